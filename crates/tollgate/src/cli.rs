@@ -1,4 +1,4 @@
-//! What can be typed after `tollgate`, and what each command answers to the shell.
+//! The command line: the commands, their help and their exit codes.
 
 mod args;
 mod check;
@@ -12,7 +12,7 @@ use clap::{Parser, Subcommand};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// A distributed rate limiter: may this caller go on, and if not, when?
+/// A distributed rate limiter: may this request pass now, and if not, when should the caller retry?
 #[derive(Parser)]
 #[command(name = "tollgate", version, arg_required_else_help = true)]
 #[command(after_help = "Example:\n  tollgate serve")]
@@ -23,25 +23,25 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Answers checks over the network until it is stopped
+    /// Runs the server
     #[command(after_help = SERVE_EXAMPLE)]
     Serve(serve::Serve),
-    /// Asks a running server whether an attempt may go on: exit code 0 yes, 1 no, 2 trouble
+    /// Checks an attempt at a running server and consumes its cost; exit code 0 allowed, 1 denied, 2 error
     #[command(after_help = "Example:\n  tollgate check merchant=m_1 endpoint=/v1/charges --cost 2")]
     Check(check::Check),
-    /// Tells why an attempt would be allowed or denied, rule by rule; takes nothing
+    /// Explains rule by rule why an attempt would be allowed or denied; consumes nothing
     #[command(after_help = "Example:\n  tollgate explain merchant=m_1 endpoint=/v1/charges")]
     Explain(explain::Explain),
     /// Clears the counters of one subject, to unblock a customer
     #[command(after_help = "Example:\n  tollgate forget merchant=m_1 --rule merchant-plan")]
     Forget(forget::Forget),
-    /// Checks rules, says how they are written, and converts those of envoyproxy/ratelimit
+    /// Validates rule files, prints their JSON Schema, converts files of envoyproxy/ratelimit
     #[command(after_help = "Example:\n  tollgate rules check rules/*.yaml")]
     Rules(rules::Rules),
 }
 
 impl Cli {
-    /// Does what was asked. The code is 0 for done, 1 for no, and 2 for trouble the person at the keyboard can see to.
+    /// Runs the command. Exit code 0 is success, 1 is denied or invalid, 2 is an error that the message explains.
     pub(crate) fn run(self) -> ExitCode {
         match self.command {
             Command::Serve(serve) => serve.run(),
@@ -53,20 +53,20 @@ impl Cli {
     }
 }
 
-/// Says what stops a command.
+/// Prints the reason why a command failed.
 fn fail(reason: &str) -> ExitCode {
-    // Whoever closed stderr does not want to hear; the code still tells.
+    // If stderr is closed, the exit code still says it.
     let _ = writeln!(io::stderr(), "tollgate: {reason}");
     ExitCode::from(EXIT_ERROR)
 }
 
 const EXIT_OK: u8 = 0;
-/// The exit code clap gives a mistyped command, and ours for whatever else stops a command.
+/// The exit code of every failure; clap uses the same for a command line it cannot parse.
 const EXIT_ERROR: u8 = 2;
 
 const SERVE_EXAMPLE: &str = "\
-Settings come from the file, then from variables such as TOLLGATE_SERVER__HTTP, then from flags; the later wins.
-With RUNTIME_ROOT set, the variables of envoyproxy/ratelimit are settings too, below all of them.
+Settings come from the file, then from variables such as TOLLGATE_SERVER__HTTP, then from flags; later ones win.
+With RUNTIME_ROOT set, the variables of envoyproxy/ratelimit are settings too, with the lowest precedence.
 
 Examples:
   tollgate serve

@@ -1,7 +1,7 @@
-//! Settings: as written in a file, the environment and flags, and as meant.
+//! Settings: from a file, the environment and flags, validated.
 //!
-//! [`Sources::read`] joins what is written, [`Config::read`] says what it means or everything that is wrong with it, each
-//! fault with the file and line, the variable or the flag it stands in.
+//! [`Sources::read`] merges the layers into [`RawSettings`]; [`Config::read`] validates them and reports every problem at
+//! once, each with the file and line, the variable or the flag it comes from.
 
 mod auth;
 mod environment;
@@ -32,81 +32,81 @@ use std::time::Duration;
 use tollgate_limiter::core::problem::{Problem, Problems};
 use tollgate_limiter::core::yaml::{Node, NodeKind};
 
-/// All settings as they are meant, but the rules: those change while a server runs.
+/// All settings, validated, without the rules: those change while a server runs.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where the HTTP front end listens; none: it is turned off.
+    /// The address of the HTTP front end; none: it is disabled.
     pub http: Option<Address>,
-    /// Where the gRPC front end listens; none: it is turned off.
+    /// The address of the gRPC front end; none: it is disabled.
     pub grpc: Option<Address>,
-    /// Where the debug port is; none: it is turned off, or there are no files of envoyproxy/ratelimit.
+    /// The address of the debug port; none: it is disabled, or there are no files of envoyproxy/ratelimit.
     pub debug: Option<Address>,
-    /// Where the front end for the Redis protocol listens; none: it is turned off.
+    /// The address of the front end for the Redis protocol; none: it is disabled.
     pub resp: Option<Address>,
-    /// Its password, if it has one.
+    /// The password of the Redis protocol, if it has one.
     pub resp_password: Option<Tokens>,
-    /// How long a connection of it may do nothing; none: the default.
+    /// The idle timeout of its connections; none: the default.
     pub resp_idle_timeout: Option<Duration>,
     /// Certificates; none: without TLS.
     pub tls: Option<TlsFiles>,
-    /// The listeners that have it; none: all of them.
+    /// The listeners with TLS; none: all of them.
     pub tls_only: Option<Vec<&'static str>>,
-    /// The listeners that other machines reach without showing who they are, because those of envoyproxy/ratelimit can be.
+    /// The listeners that other machines reach without authentication, as envoyproxy/ratelimit allows.
     pub exposed_as_ratelimit: Vec<&'static str>,
-    /// What clients may use up.
+    /// Limits on connections and requests.
     pub limits: HttpLimits,
-    /// Where counters are kept.
+    /// The store of the counters.
     pub store: StoreSettings,
-    /// Where a server writes what it must.
+    /// The data directory.
     pub data_dir: DataDir,
-    /// How long requests in flight may take when the server stops.
+    /// The longest time for requests in flight to finish when the server stops.
     pub drain: Duration,
-    /// Which rate limit headers answers carry.
+    /// The dialects of rate limit headers in responses.
     pub headers: Dialects,
-    /// How `Retry-After` is written.
+    /// The form of `Retry-After`.
     pub retry_after: RetryAfter,
-    /// Who may do what; none: everybody may do everything.
+    /// Callers' tokens and their rights; none: no authentication.
     pub tokens: Option<Tokens>,
-    /// How requests are read that a gateway asks about; none: no gateway may ask.
+    /// Forward-auth, and the attributes it extracts; none: disabled.
     pub forward: Option<Forward>,
-    /// How much the log says.
+    /// The level of the log.
     pub log: tracing::level_filters::LevelFilter,
-    /// What each line of it is.
+    /// The format of the log.
     pub log_format: LogFormat,
-    /// How many leading bits of an IPv6 address are one caller.
+    /// The leading bits of an IPv6 address that identify one caller.
     pub ipv6_prefix: u8,
-    /// How requests for descriptors of envoyproxy/ratelimit's files are answered.
+    /// The modes for descriptors of envoyproxy/ratelimit's files.
     pub ratelimit_modes: CompatModes,
 }
 
-/// What each line of the log is.
+/// The format of a line of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people.
+    /// Text.
     #[default]
     Text,
-    /// An object with `@timestamp`, `@message` and `level`, and what else is told.
+    /// A JSON object with `@timestamp`, `@message`, `level` and the fields of the event.
     Json,
 }
 
-/// The folder a server writes to.
+/// The data directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataDir {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// Whether somebody wrote it, or it is the default.
+    /// True if it is configured, false if it is the default.
     pub is_configured: bool,
 }
 
 impl Config {
-    /// Whether a listener has TLS.
+    /// True if a listener has TLS.
     pub fn has_tls(&self, listener: &str) -> bool {
         let has_listener = |only: &Vec<&str>| only.contains(&listener);
         self.tls.is_some() && self.tls_only.as_ref().is_none_or(has_listener)
     }
 
-    /// What somebody may do at a listener who shows no token, where there are none: everything where only those can ask
-    /// who are meant to, and otherwise no more than at envoyproxy/ratelimit.
+    /// The rights of a caller without a token at a listener, if no tokens are configured: all of them, and on an exposed
+    /// listener only what envoyproxy/ratelimit allows.
     pub fn anonymous_rights(&self, listener: &str) -> Rights {
         match self.exposed_as_ratelimit.contains(&listener) {
             true => Rights::CHECK | Rights::METRICS,
@@ -114,10 +114,10 @@ impl Config {
         }
     }
 
-    /// What the settings mean, and what is hardly meant.
+    /// Validates the settings. Returns them with the warnings.
     ///
     /// # Errors
-    /// Everything that is wrong with them.
+    /// Every problem of the settings.
     pub fn read(raw: &RawSettings) -> Result<(Self, Vec<Problem>), Vec<Problem>> {
         let mut reader = SettingsReader::new(raw);
         let config = reader.config();
@@ -152,16 +152,15 @@ impl SettingsReader<'_> {
         let tokens = find("auth").and_then(|node| self.auth(node));
         let resp_password = find("auth").and_then(|node| self.resp_password(node));
         let forward = self.forward(&fields);
-        let log = find("log").and_then(|node| node.keyword("a level of the log", &LEVELS, &mut self.problems));
-        let log_format =
-            find("log_format").and_then(|node| node.keyword("a format of the log", &FORMATS, &mut self.problems));
+        let log = find("log").and_then(|node| node.keyword("a log level", &LEVELS, &mut self.problems));
+        let log_format = find("log_format").and_then(|node| node.keyword("a log format", &FORMATS, &mut self.problems));
         let ipv6_prefix = find("ipv6_prefix")
             .and_then(|node| node.integer("a number of leading bits", 1..=128, &mut self.problems))
             .and_then(|bits| u8::try_from(bits).ok());
         let key_secret = find("key_secret").and_then(|node| self.secret(node, "a secret"));
         let store = match store {
             StoreSettings::Redis(redis) => StoreSettings::Redis(redis.with_key_secret(key_secret)),
-            // Fingerprints in memory are keyed anyway, by a secret that nobody shares.
+            // Fingerprints in memory are keyed anyway, by a random secret of the process.
             memory @ StoreSettings::Memory(_) => memory,
         };
         let store = self.with_ratelimit_counters(store, find("envoy_rules"));
@@ -187,13 +186,13 @@ impl SettingsReader<'_> {
             log: log.unwrap_or(tracing::level_filters::LevelFilter::INFO),
             log_format: log_format.unwrap_or_default(),
             ipv6_prefix: ipv6_prefix.unwrap_or(IPV6_PREFIX),
-            // What is wrong with it is told where its files are read.
+            // Its problems are reported where its files are read.
             ratelimit_modes: RatelimitRules::read(self.raw, &mut Problems::new()).modes,
         })
     }
 }
 
-/// Whether a file is meant as settings, not as rules alone: it has a key that only settings have.
+/// True if a file is a settings file, not a rule file: it has a key that only settings have.
 pub fn is_settings(root: &Node) -> bool {
     let NodeKind::Map(entries) = &root.kind else {
         return false;
@@ -202,7 +201,7 @@ pub fn is_settings(root: &Node) -> bool {
     entries.iter().any(|(key, _)| is_setting(&key.text))
 }
 
-/// Every setting there is.
+/// Every top-level setting.
 const KEYS: [&str; 17] = [
     "server",
     "store",
@@ -239,7 +238,7 @@ const LEVELS: [(&str, tracing::level_filters::LevelFilter); 6] = {
 
 const DRAIN: Duration = Duration::from_secs(10);
 const DRAIN_MAX: Duration = Duration::from_secs(3_600);
-/// What one customer of a network usually gets.
+/// The prefix that a network usually assigns to one customer.
 pub(crate) const IPV6_PREFIX: u8 = 64;
 
 #[cfg(test)]

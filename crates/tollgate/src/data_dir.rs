@@ -1,31 +1,31 @@
-//! The folder a server writes to: made when something must be written, and held by one server at a time.
+//! The data directory: created when something must be written, and locked by one server at a time.
 
 use std::fmt;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
-/// A folder that nobody else writes to while this lives.
+/// The lock of a data directory, held until dropped.
 #[derive(Debug)]
 pub struct DirLock {
-    /// The lock goes with it. The file stays: taking it away would let two others lock two files of one name.
+    /// Dropping it releases the lock. The file stays: if it were removed, two servers could lock two files of one name.
     _lock: File,
 }
 
-/// Why a folder cannot be held. The operator's to mend.
+/// The reason why a directory cannot be locked. For the operator to fix.
 #[derive(Debug)]
 pub enum LockError {
-    /// Another server is in it, and how it is known.
+    /// Another server has it: its path, and the text of the lock file.
     InUse(PathBuf, String),
-    /// The file system refused.
+    /// An error of the file system.
     Io(PathBuf, io::Error),
 }
 
 impl DirLock {
-    /// Makes the folder if it is not there, and holds it.
+    /// Creates the directory if it does not exist, and locks it.
     ///
     /// # Errors
-    /// A folder that another server holds, or that cannot be written.
+    /// A directory that another server has locked, or that is not writable.
     pub fn acquire(folder: &Path) -> Result<Self, LockError> {
         let io_error = |error| LockError::Io(folder.to_owned(), error);
         fs::create_dir_all(folder).map_err(io_error)?;
@@ -40,7 +40,7 @@ impl DirLock {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut holder = String::new();
-                // It is for the message only.
+                // For the message only.
                 let _ = (&lock).take(64).read_to_string(&mut holder);
                 return Err(LockError::InUse(folder.to_owned(), holder.trim().to_owned()));
             }
@@ -65,14 +65,14 @@ impl fmt::Display for LockError {
                 };
                 write!(
                     f,
-                    "another tollgate{by} writes to {}; stop it, or give each its own `data_dir`",
+                    "another tollgate{by} has locked {}; stop it, or give each server its own `data_dir`",
                     folder.display()
                 )
             }
             Self::Io(folder, error) => {
                 write!(
                     f,
-                    "cannot write to {}: {error}; `data_dir` names another folder",
+                    "cannot write to {}: {error}; set `data_dir` to another directory",
                     folder.display()
                 )
             }

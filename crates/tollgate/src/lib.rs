@@ -1,4 +1,4 @@
-//! The serving part of Tollgate, as a library for its program, its tests and its benches.
+//! The server of Tollgate, as a library for its program, tests and benches.
 
 pub mod compat;
 pub mod config;

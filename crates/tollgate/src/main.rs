@@ -1,11 +1,11 @@
-//! The `tollgate` program: reads what was typed and hands it on.
+//! The `tollgate` program: parses the command line and runs the command.
 
 mod cli;
 
 use clap::Parser;
 use std::process::ExitCode;
 
-/// Gives small pieces of memory in half the instructions of the system's.
+/// Small allocations take half the instructions of the system allocator's.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

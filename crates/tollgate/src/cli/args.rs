@@ -1,4 +1,4 @@
-//! What the commands that ask a running server have in common: the attempt as it is typed, and the answer as it is shown.
+//! Arguments shared by the commands that call a running server, and printing of its responses.
 
 use super::client::{OutputFormat, ServerArgs, ServerResponse};
 use super::{EXIT_ERROR, EXIT_OK, fail};
@@ -7,24 +7,24 @@ use serde_json::{Map, Value, json};
 use std::io::Write;
 use std::process::ExitCode;
 
-/// An attempt, as it is typed.
+/// An attempt on the command line.
 #[derive(clap::Args)]
 pub(crate) struct CheckArgs {
-    /// What is known of the attempt: attribute=value. Everything behind the first `=` is the value
+    /// Attributes of the attempt, as name=value; the value is everything after the first `=`
     #[arg(value_name = "K=V", value_parser = attribute)]
     attributes: Vec<(String, String)>,
-    /// The domain whose rules are meant
+    /// The domain whose rules apply
     #[arg(long, default_value = "default", value_name = "D")]
     domain: String,
     #[command(flatten)]
     server: ServerArgs,
-    /// Prints the server's answer as it is
+    /// Prints the server's response as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 impl CheckArgs {
-    /// Asks, shows the answer if it is one, and says otherwise what to do. `more` goes into the question besides the attempt.
+    /// Posts the attempt with the `extra` members to `path`, and prints the response or the error with its next step.
     pub(crate) fn send(
         &self,
         path: &str,
@@ -35,7 +35,7 @@ impl CheckArgs {
         let mut attributes = Map::new();
         for (name, value) in &self.attributes {
             if attributes.insert(name.clone(), json!(value)).is_some() {
-                return fail(&format!("attribute `{name}` is given twice; write it once"));
+                return fail(&format!("duplicate attribute `{name}`; give it once"));
             }
         }
         let mut body = Map::from_iter([
@@ -69,7 +69,7 @@ impl ServerResponse {
         serde_json::from_slice(&self.body).ok()
     }
 
-    /// What an answer that is none says, and the next step.
+    /// The error that the server reports, and the next step.
     fn error_text(&self) -> String {
         let text = self.json().and_then(|body| {
             let member = |name| body.get(name).and_then(Value::as_str).map(str::to_owned);
@@ -80,22 +80,24 @@ impl ServerResponse {
             })
         });
         let next_step = match self.status {
-            StatusCode::UNAUTHORIZED => "give its token with --token or TOLLGATE_TOKEN",
-            StatusCode::FORBIDDEN => "give a token with this right; the server's tokens_file says which have it",
-            StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE => "correct the question and ask again",
-            StatusCode::SERVICE_UNAVAILABLE => "it is starting or draining; ask again, or see its /readyz",
-            _ => "is it a tollgate, and of this version?",
+            StatusCode::UNAUTHORIZED => "pass a token with --token or TOLLGATE_TOKEN",
+            StatusCode::FORBIDDEN => "pass a token with this right; the server's tokens_file lists the rights of each",
+            StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE => "correct the arguments and run again",
+            // The server's own text says which: an unavailable store, too many requests in flight.
+            StatusCode::SERVICE_UNAVAILABLE if text.is_some() => "retry later, or see its /readyz",
+            StatusCode::SERVICE_UNAVAILABLE => "is a proxy in between? see the server's /readyz",
+            _ => "is this URL a tollgate server of the same version?",
         };
         match text {
-            Some(text) => format!("the server answered {}: {text}; {next_step}", self.status.as_u16()),
-            None => format!("the server answered {}; {next_step}", self.status),
+            Some(text) => format!("server error {}: {text}; {next_step}", self.status.as_u16()),
+            None => format!("server error {}; {next_step}", self.status),
         }
     }
 }
 
-/// Prints what was asked for. Colours in it are seen on a terminal only.
+/// Prints to stdout; colours only on a terminal.
 pub(crate) fn print(text: &str) {
-    // Whoever closed the pipe has read enough.
+    // A closed pipe means that the reader has seen enough.
     let _ = writeln!(anstream::stdout(), "{text}");
 }
 
@@ -106,9 +108,9 @@ pub(crate) fn exit_code(allowed: bool) -> ExitCode {
 
 fn attribute(input: &str) -> Result<(String, String), String> {
     match input.split_once('=') {
-        Some(("", _)) => Err("an attribute has a name; write for example merchant=m_1".into()),
+        Some(("", _)) => Err("missing name before `=`; write for example merchant=m_1".into()),
         Some((name, value)) => Ok((name.into(), value.into())),
-        None => Err(format!("it has no `=`; write for example {input}=m_1")),
+        None => Err(format!("missing `=`; write for example {input}=m_1")),
     }
 }
 
@@ -118,6 +120,30 @@ const _: () = assert!(EXIT_DENIED != EXIT_ERROR && EXIT_DENIED != EXIT_OK);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_is_the_servers_own_text_and_a_next_step() {
+        let text = |status: StatusCode, body: &'static str| {
+            let body = hyper::body::Bytes::from(body);
+            ServerResponse { status, body }.error_text()
+        };
+        let unavailable = StatusCode::SERVICE_UNAVAILABLE;
+        assert_eq!(
+            text(
+                unavailable,
+                r#"{"title":"Service Unavailable","detail":"the store did not answer in time"}"#
+            ),
+            "server error 503: the store did not answer in time; retry later, or see its /readyz"
+        );
+        assert_eq!(
+            text(unavailable, "<html>"),
+            "server error 503 Service Unavailable; is a proxy in between? see the server's /readyz"
+        );
+        assert_eq!(
+            text(StatusCode::BAD_REQUEST, r#"{"field":"cost","detail":"is negative"}"#),
+            "server error 400: `cost` is negative; correct the arguments and run again"
+        );
+    }
 
     #[test]
     fn everything_behind_the_first_equals_sign_is_the_value() {

@@ -1,4 +1,4 @@
-//! `tollgate check`: may this attempt go on?
+//! `tollgate check`: checks one attempt and prints the verdict.
 
 use super::args::{CheckArgs, exit_code};
 use super::client::{OutputFormat, ServerResponse};
@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 use std::process::ExitCode;
 
-/// What can be typed after `tollgate check`.
+/// Arguments of `tollgate check`.
 #[derive(clap::Args)]
 pub(crate) struct Check {
     #[command(flatten)]
     args: CheckArgs,
-    /// What the attempt costs; 0 looks and takes nothing
+    /// Cost of the attempt; 0 peeks and consumes nothing
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_name = "N")]
     cost: u64,
 }
@@ -23,7 +23,7 @@ impl Check {
     }
 }
 
-/// The verdict as a person reads it. Nothing if the answer holds none.
+/// The verdict as text. `None` if the response has none.
 fn render(response: &ServerResponse) -> Option<(String, ExitCode)> {
     let body = response.json()?;
     let allowed = body.get("allowed")?.as_bool()?;
@@ -36,8 +36,13 @@ fn render(response: &ServerResponse) -> Option<(String, ExitCode)> {
     text.push_str(word);
     match body.get("rule").and_then(Value::as_str) {
         Some(rule) => {
+            let source = body.get("source").and_then(Value::as_str);
+            if !allowed && source == Some("closed") {
+                let _ = write!(text, " by {rule}: {CLOSED}");
+                return Some((text, exit_code(allowed)));
+            }
             let _ = write!(text, " by {rule}: {}", standing(&body, allowed));
-            // A cost that can never pass, a ban, a slot that somebody holds: the server says it in words.
+            // Without a time to retry after, the server's text says why: a ban, a cost above the limit, a held lease.
             if !allowed
                 && body.get("retry_after_ms").is_some_and(Value::is_null)
                 && let Some(detail) = body.get("detail").and_then(Value::as_str)
@@ -53,7 +58,7 @@ fn render(response: &ServerResponse) -> Option<(String, ExitCode)> {
     if let Some(source) = body.get("source").and_then(Value::as_str)
         && !matches!(source, "memory" | "shared")
     {
-        let _ = write!(text, " (decided by: {source})");
+        let _ = write!(text, " (source: {source})");
     }
     if let Some(lease) = body.get("lease").and_then(Value::as_str) {
         let _ = write!(text, "\nlease {lease}");
@@ -80,7 +85,7 @@ fn render(response: &ServerResponse) -> Option<(String, ExitCode)> {
     Some((text, exit_code(allowed)))
 }
 
-/// How a limit stands: what is left, and when it is worth asking again.
+/// The standing of a limit: the units remaining, and when it resets or a retry would pass.
 fn standing(entry: &Value, allowed: bool) -> String {
     let number = |name| entry.get(name).and_then(Value::as_u64);
     let Some(limit) = number("limit") else {
@@ -104,7 +109,7 @@ fn mode(limit: &Value) -> &str {
     limit.get("mode").and_then(Value::as_str).unwrap_or("enforce")
 }
 
-/// A time as people say it, rounded up, with at most two units.
+/// A duration in at most two units, rounded up.
 fn duration_text(ms: u64) -> String {
     let seconds = ms.div_ceil(1_000);
     let minutes = seconds.div_ceil(60);
@@ -115,7 +120,7 @@ fn duration_text(ms: u64) -> String {
     };
     match ms {
         0..1_000 => format!("{ms} ms"),
-        // Tenths matter while a person waits for it.
+        // Tenths matter to a person who waits.
         1_000..10_000 => {
             let tenths = ms.div_ceil(100);
             decimal_seconds(tenths)
@@ -133,6 +138,9 @@ fn decimal_seconds(tenths: u64) -> String {
         tenth => format!("{}.{tenth} s", tenths / 10),
     }
 }
+
+/// The verdict of a rule that needs the store while it is unavailable.
+const CLOSED: &str = "store unavailable, and a matching rule has on_store_failure: closed";
 
 #[cfg(test)]
 mod tests {
@@ -195,6 +203,10 @@ mod tests {
                     json!(12_000),
                 ),
                 "denied by plan: 4 of 5 remaining, retry in 12 s",
+            ),
+            (
+                json!({"allowed": false, "rule": "plan", "limit": 5, "remaining": null, "source": "closed"}),
+                "denied by plan: store unavailable, and a matching rule has on_store_failure: closed",
             ),
             (
                 verdict(false, json!("plan"), json!([]), Value::Null),

@@ -1,4 +1,4 @@
-//! One request to a running server, for the commands that ask one.
+//! The HTTP client of the commands that call a running server: one request, over TCP, TLS or a Unix socket.
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-/// Whom to ask, and as whom.
+/// The server to call, and the credentials.
 #[derive(clap::Args)]
 pub(crate) struct ServerArgs {
     /// The server's address: http://…, https://… or unix:/path
@@ -26,26 +26,26 @@ pub(crate) struct ServerArgs {
         value_name = "URL"
     )]
     url: String,
-    /// The token to ask with, if the server wants one
+    /// Token for the server, if it requires one
     #[arg(long, env = "TOLLGATE_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     token: Option<String>,
-    /// Certificates (PEM) to trust instead of the system's
+    /// PEM file of certificate authorities to trust instead of the system's
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
 }
 
-/// What came back.
+/// The response of the server.
 #[derive(Debug)]
 pub(crate) struct ServerResponse {
     pub(crate) status: StatusCode,
     pub(crate) body: Bytes,
 }
 
-/// Why nothing came back, and what to try.
+/// The reason why there is no response, and the next step.
 #[derive(Debug)]
 pub(crate) struct ClientError(String);
 
-/// How an answer is wanted.
+/// The media type of the response.
 #[derive(Clone, Copy)]
 pub(crate) enum OutputFormat {
     Json,
@@ -53,7 +53,7 @@ pub(crate) enum OutputFormat {
 }
 
 impl ServerArgs {
-    /// Posts JSON to a path of the server and waits for the answer.
+    /// Posts JSON to a path of the server and returns its response.
     pub(crate) fn post(
         &self,
         path: &str,
@@ -63,14 +63,14 @@ impl ServerArgs {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-            .map_err(|error| ClientError(format!("cannot start: {error}")))?;
+            .map_err(|error| ClientError(format!("cannot start a runtime: {error}")))?;
         runtime.block_on(async {
             let request = self.exchange(path, body.to_string(), format);
             tokio::time::timeout(REQUEST_TIMEOUT, request)
                 .await
                 .unwrap_or_else(|_| {
                     Err(ClientError(format!(
-                        "{} did not answer within {} seconds; is it a tollgate?",
+                        "{} did not respond within {} seconds; is this URL a tollgate server?",
                         self.url,
                         REQUEST_TIMEOUT.as_secs()
                     )))
@@ -88,7 +88,7 @@ impl ServerArgs {
             .map_err(|error| ClientError(format!("{}: {error}", self.url)))?;
         if let Some(token) = &self.token {
             let mut value = HeaderValue::try_from(format!("Bearer {}", token.trim()))
-                .map_err(|_| ClientError("the token has characters that no header can carry".into()))?;
+                .map_err(|_| ClientError("the token has characters that are not allowed in a header".into()))?;
             value.set_sensitive(true);
             request.headers_mut().insert(AUTHORIZATION, value);
         }
@@ -108,7 +108,7 @@ impl ServerArgs {
                     .await
                     .map_err(|error| {
                         ClientError(format!(
-                            "no safe connection to {}: {error}; does --ca name the authority that signed its certificate?",
+                            "TLS handshake with {} failed: {error}; does --ca name the authority that signed its certificate?",
                             self.url
                         ))
                     })?;
@@ -128,12 +128,16 @@ impl ServerArgs {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let interrupted =
-            |error: &dyn fmt::Display| ClientError(format!("{} broke off: {error}; is it a tollgate?", self.url));
+        let interrupted = |error: &dyn fmt::Display| {
+            ClientError(format!(
+                "{} closed the connection: {error}; is this URL a tollgate server?",
+                self.url
+            ))
+        };
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| interrupted(&error))?;
-        // Ends with the sender; what goes wrong in it, the sender hears.
+        // Ends with the sender, which reports its errors.
         tokio::spawn(async move {
             let _ = connection.await;
         });
@@ -166,11 +170,11 @@ impl fmt::Display for ClientError {
     }
 }
 
-/// A URL taken apart.
+/// A parsed server URL.
 struct Target {
     transport: Transport,
     host: String,
-    /// What stands before every path, without a slash at its end.
+    /// The prefix of every path, without a trailing slash.
     base: String,
 }
 
@@ -185,7 +189,7 @@ impl Target {
     fn parse(url: &str) -> Result<Self, ClientError> {
         let invalid = |reason: &str| {
             ClientError(format!(
-                "`{url}` is not a server's address: {reason}; write for example http://127.0.0.1:8080"
+                "invalid server URL `{url}`: {reason}; write for example http://127.0.0.1:8080"
             ))
         };
         #[cfg(unix)]
@@ -196,12 +200,12 @@ impl Target {
                 base: String::new(),
             });
         }
-        let uri: Uri = url.parse().map_err(|_| invalid("it cannot be read"))?;
+        let uri: Uri = url.parse().map_err(|_| invalid("not a URL"))?;
         let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
-            return Err(invalid("it does not begin with http:// or https://"));
+            return Err(invalid("it must start with http://, https:// or unix:"));
         };
         if authority.as_str().contains('@') || uri.query().is_some() {
-            return Err(invalid("give a token with --token, and nothing behind a `?`"));
+            return Err(invalid("pass credentials with --token, and no query"));
         }
         let authority_with = |port: u16| format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(port));
         let transport = match scheme {
@@ -214,10 +218,10 @@ impl Target {
                     .to_owned();
                 Transport::Tls(
                     authority_with(443),
-                    ServerName::try_from(name).map_err(|_| invalid("no certificate can be for that host"))?,
+                    ServerName::try_from(name).map_err(|_| invalid("not a host name that a certificate can have"))?,
                 )
             }
-            _ => return Err(invalid("it does not begin with http:// or https://")),
+            _ => return Err(invalid("it must start with http://, https:// or unix:")),
         };
         Ok(Self {
             transport,
@@ -235,7 +239,7 @@ async fn connect(authority: &str, url: &str) -> Result<TcpStream, ClientError> {
 
 fn connect_error(url: &str, error: &std::io::Error) -> ClientError {
     ClientError(format!(
-        "cannot reach {url}: {error}; is the server running (`tollgate serve`)? Another address goes into --url or TOLLGATE_URL"
+        "cannot connect to {url}: {error}; is the server running (`tollgate serve`)? set another address with --url or TOLLGATE_URL"
     ))
 }
 
@@ -249,7 +253,7 @@ fn roots(ca: Option<&Path>) -> Result<RootCertStore, ClientError> {
                 roots.add(certificate).map_err(|error| unreadable(&error))?;
             }
             if roots.is_empty() {
-                return Err(unreadable(&"has no certificate in it"));
+                return Err(unreadable(&"contains no certificate"));
             }
         }
         None => {
@@ -259,10 +263,10 @@ fn roots(ca: Option<&Path>) -> Result<RootCertStore, ClientError> {
     Ok(roots)
 }
 
-/// How long an answer may take in all.
+/// The timeout of a request, connecting included.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The longest answer that is read: an explanation of very many rules.
+/// The most bytes read of a response: an explanation of very many rules is long.
 const RESPONSE_BYTES_MAX: usize = 64 << 20;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `tollgate explain`: why would this attempt be allowed or denied?
+//! `tollgate explain`: prints the trace of every rule for an attempt.
 
 use super::EXIT_OK;
 use super::args::CheckArgs;
@@ -6,19 +6,19 @@ use super::client::OutputFormat;
 use serde_json::json;
 use std::process::ExitCode;
 
-/// What can be typed after `tollgate explain`.
+/// Arguments of `tollgate explain`.
 #[derive(clap::Args)]
 pub(crate) struct Explain {
     #[command(flatten)]
     args: CheckArgs,
-    /// What the attempt would cost
+    /// Cost of the attempt
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_name = "N")]
     cost: u64,
 }
 
 impl Explain {
     pub(crate) fn run(self) -> ExitCode {
-        // The text for people is the server's: it knows the rules.
+        // The server renders the text: it knows the rules.
         self.args.send(
             "/v1/explain",
             [("cost", json!(self.cost))],

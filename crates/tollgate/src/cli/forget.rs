@@ -6,7 +6,7 @@ use super::client::OutputFormat;
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
-/// What can be typed after `tollgate forget`.
+/// Arguments of `tollgate forget`.
 #[derive(clap::Args)]
 pub(crate) struct Forget {
     #[command(flatten)]
@@ -22,7 +22,7 @@ impl Forget {
         self.args.send("/v1/forget", rule, OutputFormat::Json, |response| {
             let body = response.json()?;
             let text = match body.get("forgotten").and_then(Value::as_u64)? {
-                0 => "forgot nothing: no counter of this subject was in use".into(),
+                0 => "nothing to forget: this subject has no counters".into(),
                 1 => "forgot 1 counter".into(),
                 count => format!("forgot {count} counters"),
             };

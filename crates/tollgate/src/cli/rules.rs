@@ -1,4 +1,4 @@
-//! `tollgate rules`: checks what is written, without a server.
+//! `tollgate rules`: validates and converts rule files, without a server.
 
 use super::EXIT_OK;
 use super::args::print;
@@ -16,7 +16,7 @@ use tollgate_limiter::core::problem::{Origin, Problem, Problems, Severity};
 use tollgate_limiter::core::rules::{self, RulesParser, ratelimit};
 use tollgate_limiter::core::yaml;
 
-/// What can be typed after `tollgate rules`.
+/// Arguments of `tollgate rules`.
 #[derive(clap::Args)]
 pub(crate) struct Rules {
     #[command(subcommand)]
@@ -25,23 +25,23 @@ pub(crate) struct Rules {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Says what is wrong with files of rules or of envoyproxy/ratelimit, or with settings: exit code 0 nothing, 1 something
+    /// Validates rule files, settings files and files of envoyproxy/ratelimit; exit code 0 valid, 1 errors
     #[command(after_help = "Example:\n  tollgate rules check tollgate.yaml rules/*.yaml")]
     Check {
-        /// Files of rules or of envoyproxy/ratelimit, each kind checked together, or settings
+        /// Files to check; rule files are checked as one set, files of envoyproxy/ratelimit as another
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
-        /// Lets several files of envoyproxy/ratelimit have one domain, as MERGE_DOMAIN_CONFIG=true does
+        /// Allows several files of envoyproxy/ratelimit to share a domain, as MERGE_DOMAIN_CONFIG=true does
         #[arg(long)]
         merge_domains: bool,
         /// Prints the problems as JSON
         #[arg(long)]
         json: bool,
     },
-    /// Converts files of envoyproxy/ratelimit to rules, with comments on what is different then
+    /// Converts files of envoyproxy/ratelimit to rules, with comments where the meaning differs
     #[command(after_help = "Example:\n  tollgate rules import-envoy config/*.yaml > rules/imported.yaml")]
     ImportEnvoy {
-        /// Files of envoyproxy/ratelimit; several of one domain are merged
+        /// Files to convert; several of one domain are merged
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
@@ -107,7 +107,7 @@ fn check(files: &[PathBuf], merges_domains: bool, json: bool) -> ExitCode {
     ExitCode::from(if errors == 0 { EXIT_OK } else { EXIT_INVALID })
 }
 
-/// Prints the rules on stdout and what is odd about the files on stderr, so that one can be kept.
+/// Prints the rules to stdout and the problems to stderr, so that stdout can be redirected to a file.
 fn import_envoy(files: &[PathBuf]) -> ExitCode {
     let mut problems = Problems::new();
     let mut envoy = ratelimit::DescriptorFiles::new(true);
@@ -130,7 +130,7 @@ fn import_envoy(files: &[PathBuf]) -> ExitCode {
     let errors = problems.error_count();
     let mut out = anstream::stderr().lock();
     for problem in problems.sorted() {
-        // What nobody reads needs no printing.
+        // A closed stderr has no reader.
         let _ = writeln!(out, "{}", coloured(&problem));
     }
     match converted.filter(|_| errors == 0) {
@@ -150,7 +150,7 @@ fn parse_file(
     parse(&origin)
 }
 
-/// Every problem, and how many there are.
+/// Every problem, then the counts.
 fn as_text(found: &[Problem], errors: usize, files: usize) -> String {
     let mut text = String::new();
     for problem in found {
@@ -161,7 +161,7 @@ fn as_text(found: &[Problem], errors: usize, files: usize) -> String {
         count => format!("{count} {what}s"),
     };
     let warnings = found.iter().filter(|problem| !problem.is_error()).count();
-    let verdict = if errors == 0 { "sound" } else { "refused" };
+    let verdict = if errors == 0 { "valid" } else { "invalid" };
     let _ = write!(
         text,
         "{}: {verdict}, {}, {}",

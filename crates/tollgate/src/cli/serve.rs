@@ -1,4 +1,4 @@
-//! `tollgate serve`: settings and rules are read, everything is put together, and then it answers until it is told to stop.
+//! `tollgate serve`: loads settings and rules, opens the store, starts the front ends, and drains them on a stop signal.
 
 mod banner;
 mod front_ends;
@@ -28,16 +28,16 @@ use tollgate::server::net::tls::Tls;
 use tollgate::server::resp::{self, RespSettings};
 use tollgate_limiter::core::problem::Problem;
 
-/// What can be typed after `tollgate serve`.
+/// Arguments of `tollgate serve`.
 #[derive(clap::Args)]
 pub(crate) struct Serve {
-    /// The settings. Without it: ./tollgate.yaml if there is one, else defaults and quickstart rules
+    /// Settings file; default: ./tollgate.yaml if it exists, else built-in defaults and quickstart rules
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Where counters are kept, instead of what the settings say
+    /// Store for the counters, over the settings: memory, redis://…
     #[arg(long, value_name = "URL")]
     store: Option<String>,
-    /// One setting, over the file and the environment: server.http=127.0.0.1:9000
+    /// Overrides one setting: server.http=127.0.0.1:9000; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
 }
@@ -61,7 +61,7 @@ impl Serve {
         };
         log::init(snapshot.config.log, snapshot.config.log_format);
         if !snapshot.raw.ratelimit_origins.is_empty() {
-            tracing::info!("RUNTIME_ROOT is set: the environment of envoyproxy/ratelimit is taken as settings");
+            tracing::info!("RUNTIME_ROOT is set; reading settings from the environment of envoyproxy/ratelimit");
         }
         for warning in snapshot.raw.notes.iter().chain(&snapshot.warnings) {
             tracing::warn!("{}", one_line(warning));
@@ -77,10 +77,10 @@ impl Serve {
     }
 }
 
-/// From the first to the last request.
+/// Runs the server from its start to the end of the drain.
 ///
 /// # Errors
-/// What keeps it from starting, or from keeping the counters at the end.
+/// The reason why it cannot start, or why the counters could not be saved at the end.
 async fn serve(loader: ConfigLoader, snapshot: ConfigSnapshot) -> Result<(), String> {
     let ConfigSnapshot {
         config,
@@ -101,10 +101,10 @@ async fn serve(loader: ConfigLoader, snapshot: ConfigSnapshot) -> Result<(), Str
     let resp = front_ends.bind("resp", config.resp.as_ref()).await?;
     let debug = front_ends.bind("debug", config.debug.as_ref()).await?;
     if front_ends.bound().is_empty() {
-        return Err("no front end is left to listen".into());
+        return Err("no front end is enabled; give server.http, server.grpc or server.resp an address".into());
     }
     open_files::raise_limit(config.limits.connections);
-    let mut signals = Signals::listen().map_err(|error| format!("cannot listen to signals: {error}"))?;
+    let mut signals = Signals::listen().map_err(|error| format!("cannot install signal handlers: {error}"))?;
     let sample = banner::SampleCheck::for_rules(&rules);
     let gate = Arc::new(Gate::new(rules, store.counters()));
     gate.compat().set_modes(config.ratelimit_modes.clone());
@@ -166,7 +166,7 @@ async fn serve(loader: ConfigLoader, snapshot: ConfigSnapshot) -> Result<(), Str
     closed
 }
 
-/// Says which files a server starts without.
+/// Reports the files that a server starts without.
 fn start_without_files(gate: &Gate, missing: &[Problem]) {
     if missing.is_empty() {
         return;
@@ -176,7 +176,7 @@ fn start_without_files(gate: &Gate, missing: &[Problem]) {
         tracing::error!("{error}");
     }
     tracing::warn!(
-        "starting without these files: calls fail with `no rate limit configuration loaded` until they can be read"
+        "starting without these files; calls fail with `no rate limit configuration loaded` until they can be read"
     );
     gate.mark_rules_missing(&errors.join("\n"));
 }

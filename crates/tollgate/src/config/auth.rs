@@ -1,4 +1,4 @@
-//! `auth`: callers' tokens, what each may do, and the password of the Redis protocol.
+//! `auth`: callers' tokens with their rights, and the password of the Redis protocol.
 
 use super::layers::read_text;
 use super::reader::{SettingsReader, without_snippet};
@@ -7,7 +7,7 @@ use tollgate_limiter::core::problem::{Problem, Problems, closest_match};
 use tollgate_limiter::core::yaml::{self, Node};
 
 impl SettingsReader<'_> {
-    /// Every token of the file and of the settings themselves.
+    /// The tokens of the file and of the settings themselves.
     pub(super) fn auth(&mut self, node: &Node) -> Option<Tokens> {
         let fields = node.fields("`auth`", &KEYS, &mut self.problems)?;
         let has = |key| fields.find(key).is_some_and(|node| !node.is_null());
@@ -15,10 +15,10 @@ impl SettingsReader<'_> {
             return None;
         }
         let mut tokens = Tokens::default();
-        // What is wrong with a token is told without the line it stands in: this goes to logs.
+        // Problems of tokens are reported without the source line: they go to the log.
         let mut problems = Problems::new();
         if let Some(node) = fields.find("tokens_file").filter(|node| !node.is_null())
-            && let Some(path) = self.path(node, "a file of tokens")
+            && let Some(path) = self.path(node, "a tokens file")
         {
             match read_text(&path)
                 .map_err(|problem| vec![problem])
@@ -33,7 +33,7 @@ impl SettingsReader<'_> {
         }
         if tokens.is_empty() && !problems.has_errors() {
             let problem = Problem::error(&node.location, "no tokens configured; every request would be rejected");
-            problems.push(problem.with_hint("name a file that lists some: `auth: { tokens_file: tokens.yaml }`"));
+            problems.push(problem.with_hint("name a tokens file: `auth: { tokens_file: tokens.yaml }`"));
         }
         for problem in problems.sorted() {
             let location = without_snippet(&problem.location);
@@ -42,7 +42,7 @@ impl SettingsReader<'_> {
         Some(tokens)
     }
 
-    /// The password that `AUTH` takes: itself, or the first line of a file.
+    /// The password for `AUTH`: the setting itself, or the first line of a file.
     pub(super) fn resp_password(&mut self, node: &Node) -> Option<Tokens> {
         let mut ignored = Problems::new();
         let fields = node.fields("`auth`", &KEYS, &mut ignored)?;
@@ -64,16 +64,19 @@ impl SettingsReader<'_> {
                 }
             }
             (Some(_), Some(node)) => {
-                let hint = "keep `resp_password_file`, and take `resp_password` out";
-                self.problems
-                    .error_with(&node.location, "the password is given twice", hint);
+                let hint = "keep `resp_password_file` and remove `resp_password`";
+                self.problems.error_with(
+                    &node.location,
+                    "both `resp_password` and `resp_password_file` are set",
+                    hint,
+                );
                 return None;
             }
         };
         let mut tokens = Tokens::default();
         let rights = Rights::CHECK | Rights::REFUND;
         if let Err(error) = tokens.add("default", TokenSecret::Plain(&text), rights) {
-            let found = format!("this cannot be the password: {error}");
+            let found = format!("invalid password: {error}");
             self.problems.error(&without_snippet(location), found);
         }
         Some(tokens)
@@ -83,11 +86,11 @@ impl SettingsReader<'_> {
 const KEYS: [&str; 4] = ["tokens_file", "tokens", "resp_password", "resp_password_file"];
 
 fn read_file(file: &Node, tokens: &mut Tokens, problems: &mut Problems) {
-    let Some(fields) = file.fields("a file of tokens", &["tokens"], problems) else {
+    let Some(fields) = file.fields("a tokens file", &["tokens"], problems) else {
         return;
     };
     if let Some(list) = fields.require(
-        "a file of tokens",
+        "a tokens file",
         "tokens",
         "tokens: [{ name: shop, token: …, rights: [check] }]",
         problems,
@@ -106,7 +109,7 @@ fn read_token(node: &Node, tokens: &mut Tokens, problems: &mut Problems) -> Opti
     let fields = node.fields("a token", &["name", "token", "sha256", "rights"], problems)?;
     let name = fields
         .require("a token", "name", "name: shop", problems)
-        .and_then(|node| node.text("whose token it is", problems));
+        .and_then(|node| node.text("the name of a token", problems));
     let rights = match fields.find("rights") {
         Some(node) => rights(node, problems),
         None => Some(Rights::CHECK),
@@ -117,7 +120,7 @@ fn read_token(node: &Node, tokens: &mut Tokens, problems: &mut Problems) -> Opti
             let Some(digest) = digest(node.text("the SHA-256 of a token", problems)?) else {
                 problems.error_with(
                     &node.location,
-                    "this is not a SHA-256",
+                    "not a SHA-256",
                     "write 64 hexadecimal digits, in quotes",
                 );
                 return None;
@@ -127,7 +130,7 @@ fn read_token(node: &Node, tokens: &mut Tokens, problems: &mut Problems) -> Opti
         _ => {
             problems.error_with(
                 &node.location,
-                "a token has either `token` or `sha256`",
+                "a token needs either `token` or `sha256`",
                 "write the token itself, or its SHA-256: `printf %s TOKEN | sha256sum`",
             );
             return None;
@@ -149,7 +152,7 @@ fn rights(node: &Node, problems: &mut Problems) -> Option<Rights> {
     let mut all = Rights::NONE;
     let mut is_valid = true;
     for node in node.one_or_more() {
-        // What is no right may be a token in the wrong place, so it is not repeated.
+        // An unknown right may be a misplaced token, so it is not repeated.
         match Rights::NAMES.iter().find(|(name, _)| node.scalar() == Some(name)) {
             Some((_, right)) => all = all | *right,
             None => {
@@ -158,7 +161,7 @@ fn rights(node: &Node, problems: &mut Problems) -> Option<Rights> {
                     Some(right) => format!("did you mean `{right}`?"),
                     None => format!("write one of {}, or `all`", known.join(", ")),
                 };
-                problems.error_with(&node.location, "this is not a right", hint);
+                problems.error_with(&node.location, "unknown right", hint);
                 is_valid = false;
             }
         }

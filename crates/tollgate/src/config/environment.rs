@@ -1,10 +1,10 @@
 //! The only file that reads the environment for settings. Clap reads `TOLLGATE_URL` and `TOLLGATE_TOKEN`, for the commands
-//! that ask a server.
+//! that call a server.
 
 use crate::compat::ratelimit::env;
 
-/// Every variable that may be a setting, ours or one of envoyproxy/ratelimit. What is not Unicode cannot be one; such a value
-/// is handed on with its odd bytes replaced, so that the setting is refused and not passed over.
+/// Every variable that may be a setting, ours or envoyproxy/ratelimit's. Bytes of a value that are not UTF-8 are replaced,
+/// so that the setting is rejected and not ignored.
 #[expect(
     clippy::disallowed_methods,
     reason = "here, and nowhere else, settings are read from the environment; everything else takes them as arguments"
@@ -15,7 +15,7 @@ pub fn variables() -> Vec<(String, String)> {
         .filter(|(name, _)| name.starts_with("TOLLGATE_") || env::is_known(name))
         .map(|(name, value)| (name, value.to_string_lossy().into_owned()))
         .collect();
-    // The order of the environment is nobody's intention.
+    // The order of the environment is arbitrary.
     variables.sort_unstable();
     variables
 }

@@ -1,4 +1,4 @@
-//! `forward_auth`, `attributes` and `trusted_proxies`: what is read from requests that a gateway asks about.
+//! `forward_auth`, `attributes` and `trusted_proxies`: the attributes of requests that a gateway forwards.
 
 use super::reader::SettingsReader;
 use crate::server::http::{Forward, Gateway, RequestField};
@@ -25,7 +25,7 @@ impl SettingsReader<'_> {
             for (node, key) in [(attribute_map, "attributes"), (proxies, "trusted_proxies")] {
                 if let Some(node) = node {
                     let text =
-                        format!("`{key}` changes nothing without `forward_auth`: callers send attributes themselves");
+                        format!("`{key}` has no effect without `forward_auth`: callers send attributes themselves");
                     self.problems.push(Problem::warning(&node.location, text));
                 }
             }
@@ -41,8 +41,8 @@ impl SettingsReader<'_> {
                 .iter()
                 .any(|(_, part)| *part == RequestField::ClientIp)
         {
-            let text = "nobody is trusted to name clients, so every request has the address of its gateway";
-            let hint = "write the addresses of the gateways: `trusted_proxies: [127.0.0.1]`; `[]` if this is meant";
+            let text = "no proxy is trusted, so `client_ip` is the address of the gateway in every request";
+            let hint = "list the addresses of the gateways: `trusted_proxies: [127.0.0.1]`; `[]` if this is intended";
             self.problems
                 .push(Problem::warning(&node.location, text).with_hint(hint));
         }
@@ -55,32 +55,32 @@ impl SettingsReader<'_> {
         gateway.keyword("a gateway", &Gateway::NAMES, &mut self.problems)
     }
 
-    /// None if one of them is wrong.
+    /// `None` if one of them is invalid.
     fn attributes(&mut self, node: &Node) -> Option<Vec<(Box<str>, RequestField)>> {
         let entries = node.entries(
-            "names of attributes and where they come from",
+            "names of attributes and their sources",
             "{ merchant: header:x-merchant-id }",
             &mut self.problems,
         )?;
         let mut attributes = Vec::with_capacity(entries.len());
         for (name, source) in entries {
-            let Some(text) = source.text("where the attribute comes from", &mut self.problems) else {
+            let Some(text) = source.text("the source of an attribute", &mut self.problems) else {
                 continue;
             };
             let Some(part) = RequestField::from_name(text) else {
                 self.problems.error_with(
                     &source.location,
-                    "no attribute comes from there",
+                    "unknown source of an attribute",
                     "write `path`, `method`, `host`, `client_ip` or `header:NAME`",
                 );
                 continue;
             };
             if part == RequestField::ClientIp && !holds_addresses(&name.text) {
                 let text = format!(
-                    "rules do not take `{}` for an address, so each IPv6 address counts by itself",
+                    "rules do not treat `{}` as an address, so each IPv6 address is counted separately",
                     name.text
                 );
-                let hint = "who has one has millions: call it `ip`, or `client_ip`, and `ipv6_prefix` holds for it";
+                let hint = "a client with one IPv6 address has millions; name the attribute `ip` or `client_ip`, so that `ipv6_prefix` applies";
                 self.problems
                     .push(Problem::warning(&name.location, text).with_hint(hint));
             }

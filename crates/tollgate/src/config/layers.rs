@@ -1,5 +1,5 @@
-//! Settings as they are written: the file, over it the environment, over that the flags. The later wins, and every value
-//! still knows where it was written. Below all of them may be the environment of envoyproxy/ratelimit.
+//! The layers of settings: the file, then the environment, then flags. Later layers win, and every value keeps its location.
+//! The environment of envoyproxy/ratelimit, if it is used, is the lowest layer.
 
 use super::reader::without_snippet;
 use crate::compat::ratelimit::env::RatelimitEnv;
@@ -8,13 +8,12 @@ use std::sync::Arc;
 use tollgate_limiter::core::problem::{Location, Origin, Problem, Problems};
 use tollgate_limiter::core::yaml::{self, MapKey, Node, NodeKind};
 
-/// Where settings come from.
+/// The sources of settings.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     /// `--config`. None: `tollgate.yaml` in the working folder, if there is one.
     pub file: Option<PathBuf>,
-    /// Variables of the environment: those that begin with `TOLLGATE_`, and those of envoyproxy/ratelimit. Others are passed
-    /// over.
+    /// Environment variables that start with `TOLLGATE_`, and those of envoyproxy/ratelimit. Others are ignored.
     pub variables: Vec<(String, String)>,
     /// `--store`.
     pub store: Option<String>,
@@ -22,33 +21,33 @@ pub struct Sources {
     pub set: Vec<String>,
 }
 
-/// All settings in one tree.
+/// All settings merged into one tree, not validated.
 #[derive(Debug)]
 pub struct RawSettings {
     /// A map.
     pub root: Node,
     /// The file that was read.
     pub file: Option<ConfigFile>,
-    /// What of it stands in the environment of envoyproxy/ratelimit; empty: that is not used.
+    /// The variables of envoyproxy/ratelimit that are used; empty: that environment is not.
     pub ratelimit_origins: Vec<Arc<Origin>>,
-    /// What is different from what that environment asks for.
+    /// Differences from what that environment asks for.
     pub notes: Vec<Problem>,
 }
 
 /// The configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigFile {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// What stood in it.
+    /// Its text.
     pub origin: Arc<Origin>,
 }
 
 impl Sources {
-    /// Reads the file and lays the rest over it.
+    /// Reads the file and merges the other layers over it.
     ///
     /// # Errors
-    /// All that cannot be read, in every layer.
+    /// Every value that cannot be parsed, in all layers.
     pub fn read(&self) -> Result<RawSettings, Vec<Problem>> {
         let mut problems = Problems::new();
         let mut raw = RawSettings::empty();
@@ -62,12 +61,12 @@ impl Sources {
             if let Some(path) = setting_path(name)
                 && !value.is_empty()
             {
-                let origin = Origin::new(name.as_str(), value.as_str());
+                let origin = Origin::value(name.as_str(), value.as_str());
                 raw.merge_at(&path, &origin, &mut problems);
             }
         }
         if let Some(store) = &self.store {
-            let origin = Origin::new("--store", store.as_str());
+            let origin = Origin::value("--store", store.as_str());
             raw.merge_at(&["store".into()], &origin, &mut problems);
         }
         for set in &self.set {
@@ -93,10 +92,10 @@ impl Sources {
             Err(problem) => return problems.push(problem),
         };
         match yaml::parse(&origin) {
-            // One that is just being written may be empty for a moment; that must not switch every limit off.
+            // A file that is being written may be empty for a moment; that must not switch every limit off.
             Ok(root) if root.is_null() => problems.error_with(
                 &root.location,
-                "the file of settings is empty",
+                "the settings file is empty",
                 "write `rules: []` into it to limit nothing",
             ),
             Ok(root) if matches!(root.kind, NodeKind::Map(_)) => {
@@ -105,7 +104,7 @@ impl Sources {
             }
             Ok(root) => root.report_unexpected(
                 "a map of settings",
-                "write each on a line of its own: `drain: 10s`",
+                "write one setting per line: `drain: 10s`",
                 problems,
             ),
             Err(found) => problems.extend(found),
@@ -136,14 +135,15 @@ impl RawSettings {
         (!node.is_null()).then_some(node)
     }
 
-    /// Whether a place is in the environment of envoyproxy/ratelimit.
+    /// True if a location is in the environment of envoyproxy/ratelimit.
     pub fn is_from_ratelimit_env(&self, location: &Location) -> bool {
         self.ratelimit_origins
             .iter()
             .any(|origin| Arc::ptr_eq(origin, &location.origin))
     }
 
-    /// The folder that a path written there is relative to: the file's for what the file says, else the working folder.
+    /// The directory that a path at this location is relative to: that of the settings file for values in the file, else the
+    /// working directory.
     pub fn base_dir_of(&self, location: &Location) -> PathBuf {
         self.file
             .as_ref()
@@ -153,7 +153,7 @@ impl RawSettings {
             .unwrap_or_default()
     }
 
-    /// The settings a server holds on to from its start, as one value to compare: without those that are taken anew.
+    /// The settings that need a restart.
     pub fn static_settings(&self) -> Vec<(&MapKey, &Node)> {
         match &self.root.kind {
             NodeKind::Map(entries) => entries
@@ -165,7 +165,7 @@ impl RawSettings {
         }
     }
 
-    /// The names of the settings that differ from `other`'s and are not taken anew.
+    /// The names of the settings that differ from `other`'s and need a restart.
     pub fn changed_since(&self, other: &Self) -> Vec<String> {
         let (new, old) = (self.static_settings(), other.static_settings());
         let missing = |from: &[(&MapKey, &Node)], (key, value): &(&MapKey, &Node)| {
@@ -184,34 +184,34 @@ impl RawSettings {
         names
     }
 
-    /// Takes one `--set key.path=value`.
+    /// Merges one `--set key.path=value`.
     fn set(&mut self, flag_text: &str, problems: &mut Problems) {
-        let flag = Origin::new(format!("--set {flag_text}"), "");
+        let flag = Origin::value(format!("--set {flag_text}"), "");
         let Some((path, value)) = flag_text.split_once('=') else {
             problems.error_with(
                 &Location::start(&flag),
-                "there is no `=` in it",
+                "missing `=`",
                 "write for example `--set server.http=127.0.0.1:9000`",
             );
             return;
         };
         let path: Vec<String> = path.split('.').map(|part| part.trim().to_owned()).collect();
-        let origin = Origin::new(format!("--set {}", path.join(".")), value);
+        let origin = Origin::value(format!("--set {}", path.join(".")), value);
         self.merge_at(&path, &origin, problems);
     }
 
-    /// Lays the YAML in a text over what stands at a path.
+    /// Merges the YAML of a text at a path.
     fn merge_at(&mut self, path: &[String], origin: &Arc<Origin>, problems: &mut Problems) {
         let start = Location::start(origin);
         if path.iter().any(String::is_empty) || path.len() > LEVELS_MAX {
             problems.error_with(
                 &without_snippet(&start),
-                "this names no setting",
-                "settings have names like `server.http`, in the environment `TOLLGATE_SERVER__HTTP`",
+                "not the name of a setting",
+                "write for example `server.http`, or in the environment `TOLLGATE_SERVER__HTTP`",
             );
             return;
         }
-        // Told without the text: a variable that cannot be read, or that nobody knows, may hold a secret.
+        // Reported without the text: a variable that cannot be parsed, or is unknown, may hold a secret.
         let redacted = without_snippet(&start);
         let value = match yaml::parse(origin) {
             Ok(value) => value,
@@ -236,10 +236,10 @@ impl RawSettings {
     }
 }
 
-/// Reads a file as text with a name.
+/// Reads a file.
 ///
 /// # Errors
-/// One that is not there, too large or not text.
+/// The file is missing, too large or not UTF-8.
 pub fn read_text(path: &Path) -> Result<Arc<Origin>, Problem> {
     let name = path.display().to_string();
     let failure = |text: String, hint: &str| {
@@ -247,7 +247,7 @@ pub fn read_text(path: &Path) -> Result<Arc<Origin>, Problem> {
         Err(Problem::error(&location, text).with_hint(hint))
     };
     let size = match std::fs::metadata(path) {
-        Ok(data) if data.is_dir() => return failure("this is a folder".into(), "name a file"),
+        Ok(data) if data.is_dir() => return failure("this is a directory".into(), "name a file"),
         Ok(data) => data.len(),
         Err(error) => {
             return failure(
@@ -258,14 +258,11 @@ pub fn read_text(path: &Path) -> Result<Arc<Origin>, Problem> {
     };
     if size > yaml::BYTES_MAX as u64 {
         return failure(
-            format!(
-                "the file has {size} bytes, more than the {} that are read",
-                yaml::BYTES_MAX
-            ),
+            format!("the file has {size} bytes; at most {} are read", yaml::BYTES_MAX),
             "split it into several files",
         );
     }
-    // It may grow while it is read, and what is no regular file tells no size.
+    // It may grow while it is read, and a pipe has no size.
     let mut bytes = Vec::new();
     let read = std::fs::File::open(path).and_then(|file| {
         use std::io::Read;
@@ -280,16 +277,13 @@ pub fn read_text(path: &Path) -> Result<Arc<Origin>, Problem> {
     match String::from_utf8(bytes) {
         Ok(text) => Ok(Origin::new(name, text)),
         Err(error) => failure(
-            format!(
-                "the file is not UTF-8: the byte at {} is not",
-                error.utf8_error().valid_up_to()
-            ),
+            format!("not UTF-8 from byte {} on", error.utf8_error().valid_up_to()),
             "save it as UTF-8",
         ),
     }
 }
 
-/// The path of the setting a variable is for. None if it is not one of ours.
+/// The path of the setting that a variable sets. `None` if it is not one of ours.
 fn setting_path(variable: &str) -> Option<Vec<String>> {
     let name = variable.strip_prefix("TOLLGATE_")?;
     if CLIENT_VARIABLES.contains(&name) || is_from_kubernetes(name) {
@@ -298,7 +292,7 @@ fn setting_path(variable: &str) -> Option<Vec<String>> {
     Some(name.to_ascii_lowercase().split("__").map(str::to_owned).collect())
 }
 
-/// What Kubernetes puts into every pod beside a service whose name is `tollgate` or begins with `tollgate-`.
+/// True for variables that Kubernetes sets in every pod for a service named `tollgate` or `tollgate-…`.
 fn is_from_kubernetes(name: &str) -> bool {
     let is_service_suffix = |part: &str| {
         part == "PORT"
@@ -306,7 +300,7 @@ fn is_from_kubernetes(name: &str) -> bool {
                 .iter()
                 .any(|start| part.starts_with(start))
     };
-    // A setting's name has two underscores between levels, so one before these words is the end of a service's name.
+    // Levels of settings are separated by two underscores, so a single one before these words ends a service's name.
     is_service_suffix(name)
         || (!name.contains("__")
             && name
@@ -314,7 +308,7 @@ fn is_from_kubernetes(name: &str) -> bool {
                 .any(|(at, _)| name.get(at + 1..).is_some_and(is_service_suffix)))
 }
 
-/// Maps are joined key by key; everything else is replaced.
+/// Merges maps key by key; replaces everything else.
 fn merge(base: &mut Node, over: Node) {
     match (&mut base.kind, over.kind) {
         (NodeKind::Map(existing), NodeKind::Map(entries)) => {
@@ -336,8 +330,8 @@ fn merge(base: &mut Node, over: Node) {
     }
 }
 
-/// What is short for a map with one key becomes that map before more keys are laid over it: `store: memory` and
-/// `--set store.max_memory=1GiB` are both meant.
+/// Expands a shorthand to the map it stands for before keys are merged into it: `store: memory` and
+/// `--set store.max_memory=1GiB` both apply.
 fn expand_shorthand(key: &MapKey, current: &mut Node, over: &Node) {
     let shorthand = SHORTHANDS.iter().find(|(name, _)| *name == &*key.text);
     if let Some((_, field)) = shorthand
@@ -356,7 +350,7 @@ fn expand_shorthand(key: &MapKey, current: &mut Node, over: &Node) {
     }
 }
 
-/// The same value, wherever it stands. The order of keys does not matter.
+/// True for equal values at any location, with keys in any order.
 fn is_same(a: &Node, b: &Node) -> bool {
     match (&a.kind, &b.kind) {
         (NodeKind::List(a), NodeKind::List(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same(a, b)),
@@ -371,18 +365,18 @@ fn is_same(a: &Node, b: &Node) -> bool {
     }
 }
 
-/// What is read without `--config`.
+/// The settings file without `--config`.
 pub const DEFAULT_FILE: &str = "tollgate.yaml";
 
-/// Taken anew when a file changes; everything else is held on to from the start.
+/// Settings that a reload applies completely.
 const RELOADABLE: [&str; 3] = ["rules", "rules_files", "envoy_rules"];
 
-/// Variables for the commands that ask a server.
+/// Variables of the commands that call a server.
 const CLIENT_VARIABLES: [&str; 2] = ["URL", "TOKEN"];
 
 const SHORTHANDS: [(&str, &str); 2] = [("store", "url"), ("envoy_rules", "files")];
 
-/// Levels of names in a variable or a flag.
+/// The most levels in the name of a variable or a flag.
 const LEVELS_MAX: usize = 8;
 
 #[cfg(test)]
@@ -435,7 +429,7 @@ mod tests {
             .unwrap();
         assert_eq!(text_at(&raw, &["store", "url"]).as_deref(), Some("memory"));
         assert_eq!(text_at(&raw, &["store", "max_memory"]).as_deref(), Some("1GiB"));
-        // And a word laid over a map takes its place.
+        // And a word over a map replaces it.
         let raw = sources(&[("TOLLGATE_STORE__MAX_MEMORY", "1GiB")], Some("memory"), &[])
             .read()
             .unwrap();
@@ -471,9 +465,9 @@ mod tests {
         let text: String = found.iter().map(ToString::to_string).collect();
         for name in [
             "TOLLGATE_AUTH:1:",
-            "TOLLGATE___:1:1",
-            "--set nothing:1:1",
-            "--set a..b:1:1",
+            "TOLLGATE___: error: ",
+            "--set nothing: error: ",
+            "--set a..b: error: ",
         ] {
             assert!(text.contains(name), "{name} in {text}");
         }

@@ -1,13 +1,13 @@
-//! What reading the sections of the settings has in common.
+//! The reader of settings: values that several sections share.
 
 use super::layers::RawSettings;
 use std::path::PathBuf;
 use std::time::Duration;
-use tollgate_limiter::core::problem::{Location, Origin, Problems};
+use tollgate_limiter::core::problem::{Location, Problems};
 use tollgate_limiter::core::quantity;
 use tollgate_limiter::core::yaml::Node;
 
-/// Settings half read, and what was wrong so far.
+/// Validates settings section by section and collects the problems.
 pub(crate) struct SettingsReader<'w> {
     pub(crate) raw: &'w RawSettings,
     pub(crate) problems: Problems,
@@ -21,7 +21,7 @@ impl<'w> SettingsReader<'w> {
         }
     }
 
-    /// The folder that defaults are in: the file's, or else the working folder.
+    /// The directory of default paths: that of the settings file, else the working directory.
     pub(crate) fn base_dir(&self) -> PathBuf {
         match &self.raw.file {
             Some(file) => file.path.parent().map(Into::into).unwrap_or_default(),
@@ -29,55 +29,55 @@ impl<'w> SettingsReader<'w> {
         }
     }
 
-    /// A path, relative to the file that says it.
+    /// A path, relative to the settings file if it stands there.
     pub(crate) fn path(&mut self, node: &Node, expected: &str) -> Option<PathBuf> {
         let text = node.text(expected, &mut self.problems)?;
         if text.is_empty() || text.contains('\0') {
-            let hint = "write a path, relative to the file that says it";
+            let hint = "write a path; relative ones start at the settings file";
             self.problems
-                .error_with(&node.location, format!("this is not {expected}"), hint);
+                .error_with(&node.location, format!("expected {expected}"), hint);
             return None;
         }
         Some(self.raw.base_dir_of(&node.location).join(text))
     }
 
-    /// A length of time that is not zero and at most `most`.
+    /// A duration above zero and at most `max`.
     pub(crate) fn duration(&mut self, node: &Node, max: Duration) -> Option<Duration> {
-        let read = node.read("a length of time", quantity::parse_duration, &mut self.problems)?;
+        let read = node.read("a duration", quantity::parse_duration, &mut self.problems)?;
         let duration = Duration::from(read);
         if duration.is_zero() || duration > max {
             self.problems.error_with(
                 &node.location,
-                "this is out of range",
-                format!("write more than nothing and at most `{}s`", max.as_secs()),
+                "out of range",
+                format!("write a duration above 0 and at most `{}s`", max.as_secs()),
             );
             return None;
         }
         Some(duration)
     }
 
-    /// A text that no message repeats, whatever is wrong with it.
+    /// A secret: no message repeats its text.
     pub(crate) fn secret<'n>(&mut self, node: &'n Node, expected: &str) -> Option<&'n str> {
         let text = node.scalar();
         if text.is_none() {
             let found = format!("expected {expected}, found {}", node.kind_name());
-            let hint = "write one value; a text that begins with `[` or `{` stands in quotes";
+            let hint = "write one value; put a text that starts with `[` or `{` in quotes";
             self.problems.error_with(&without_snippet(&node.location), found, hint);
         }
         text
     }
 
-    /// Says that this version has no such thing, where it was asked for.
+    /// Reports a setting of a feature that this version does not have.
     pub(crate) fn unsupported(&mut self, location: &Location, what: &str, hint: &str) {
         self.problems
             .error_with(location, format!("this version has no {what} yet"), hint);
     }
 }
 
-/// The same place without its text: for values that no log should repeat.
+/// The same location without its source line: for values that must not be logged.
 pub(crate) fn without_snippet(location: &Location) -> Location {
     Location {
-        origin: Origin::new(location.origin.name.clone(), ""),
+        origin: location.origin.without_text(),
         ..location.clone()
     }
 }

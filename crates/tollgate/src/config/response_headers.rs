@@ -1,4 +1,4 @@
-//! What answers over HTTP look like.
+//! `headers` and `retry_after`: the rate limit headers of responses.
 
 use super::reader::SettingsReader;
 use crate::server::http::{Dialect, Dialects, RetryAfter, RetryAfterFormat};
@@ -9,7 +9,7 @@ impl SettingsReader<'_> {
     pub(super) fn headers(&mut self, node: &Node) -> Option<Dialects> {
         let mut names = Vec::new();
         for node in node.one_or_more() {
-            // Word by word, so that a mistyped one is told with its place and the nearest there is.
+            // One by one, so that a misspelt one is reported with its location and the closest match.
             names.push(node.keyword("a dialect of rate limit headers", &dialects(), &mut self.problems)?);
         }
         match Dialects::from_names(names) {
@@ -29,7 +29,7 @@ impl SettingsReader<'_> {
             .and_then(|node| node.read("a share", quantity::parse_share, &mut self.problems));
         let format = fields
             .find("format")
-            .and_then(|node| node.keyword("a form of Retry-After", &FORMATS, &mut self.problems));
+            .and_then(|node| node.keyword("a format of Retry-After", &FORMATS, &mut self.problems));
         Some(RetryAfter {
             jitter_ppm: jitter.map_or(default.jitter_ppm, quantity::Share::millionths),
             format: format.unwrap_or(default.format),
@@ -37,7 +37,7 @@ impl SettingsReader<'_> {
     }
 }
 
-/// Every dialect, and none.
+/// Every dialect, and `none`.
 fn dialects() -> Vec<(&'static str, &'static str)> {
     let names = Dialect::NAMES.iter().map(|(name, _)| *name);
     names.chain(["none"]).map(|name| (name, name)).collect()

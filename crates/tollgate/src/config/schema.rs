@@ -1,9 +1,9 @@
-//! How settings and rules are written, as one JSON Schema for editors.
+//! The JSON Schema of settings and rules, for editors.
 
 use serde_json::{Map, Value, json};
 use tollgate_limiter::core::rules;
 
-/// The schema of `tollgate.yaml` and of files of rules. What it cannot say, the reader does.
+/// The schema of `tollgate.yaml` and of rule files. Validation goes further than it can express.
 pub fn schema() -> Value {
     let mut rules_schema = object(rules::SCHEMA);
     let mut definitions = match rules_schema.remove("$defs") {
@@ -15,18 +15,18 @@ pub fn schema() -> Value {
     definitions.extend(object(SETTINGS));
     json!({
         "$schema": dialect,
-        "title": "Tollgate settings, or a file of Tollgate rules",
+        "title": "Tollgate settings, or a Tollgate rule file",
         "anyOf": [{ "$ref": "#/$defs/settings" }, { "$ref": "#/$defs/rules_file" }],
         "$defs": definitions,
     })
 }
 
-/// A text of ours that is an object.
+/// Parses a schema of this program.
 fn object(text: &str) -> Map<String, Value> {
     serde_json::from_str(text).expect("the schemas in this program are JSON objects, as its tests see")
 }
 
-/// Definitions besides those of rules.
+/// The definitions of settings.
 const SETTINGS: &str = include_str!("settings.schema.json");
 
 #[cfg(test)]
@@ -37,7 +37,7 @@ mod tests {
     use crate::server::auth::tokens::Rights;
     use crate::server::http::{Dialect, Gateway};
 
-    /// The keys, or the words, that stand at a path of the schema.
+    /// The keys or the enum values at a path of the schema.
     fn entries(schema: &Value, path: &str) -> Vec<String> {
         let found = schema.pointer(path).unwrap_or_else(|| panic!("nothing at {path}"));
         let mut names: Vec<String> = match found {

@@ -1,4 +1,4 @@
-//! `server`: where front ends listen, with which certificates, and what clients may use up.
+//! `server`: addresses of the front ends, TLS, and limits on connections.
 
 use super::reader::SettingsReader;
 use crate::server::http::HttpLimits;
@@ -9,7 +9,7 @@ use tollgate_limiter::core::problem::{Location, Problem};
 use tollgate_limiter::core::quantity;
 use tollgate_limiter::core::yaml::{Node, NodeKind};
 
-/// The section as it is meant.
+/// The section, validated.
 #[derive(Default)]
 pub(super) struct ServerSettings {
     pub(super) http: ListenAddress,
@@ -22,11 +22,11 @@ pub(super) struct ServerSettings {
     pub(super) resp_idle_timeout: Option<Duration>,
 }
 
-/// Where a front end listens, and where that is written unless it is the default. None if it is turned off.
+/// The address of a front end, and its location unless it is the default. `None` if it is disabled.
 pub(super) type ListenAddress = Option<(Address, Option<Location>)>;
 
 impl SettingsReader<'_> {
-    /// The debug port is for those who look after files of envoyproxy/ratelimit.
+    /// Reads the section. Only files of envoyproxy/ratelimit open the debug port by default.
     pub(super) fn server(&mut self, node: Option<&Node>, has_envoy_rules: bool) -> ServerSettings {
         let fields = node.and_then(|node| node.fields("`server`", &KEYS, &mut self.problems));
         let find = |key| fields.as_ref()?.find(key).filter(|node| !node.is_null());
@@ -44,11 +44,8 @@ impl SettingsReader<'_> {
         if let (true, Some(node)) = (listeners.into_iter().all(Option::is_none), find("http"))
             && node.scalar() == Some(DISABLED)
         {
-            self.problems.error_with(
-                &node.location,
-                "no front end is left to listen",
-                "give one of them an address",
-            );
+            self.problems
+                .error_with(&node.location, "no front end is enabled", "give one of them an address");
         }
         for (key, what) in PLANNED {
             if let Some(node) = find(key)
@@ -57,7 +54,7 @@ impl SettingsReader<'_> {
                 self.unsupported(
                     &node.location,
                     what,
-                    &format!("take it out, or write `{key}: {DISABLED}`"),
+                    &format!("remove it, or write `{key}: {DISABLED}`"),
                 );
             }
         }
@@ -71,8 +68,8 @@ impl SettingsReader<'_> {
         server
     }
 
-    /// Whoever can be reached from other machines must know whom he answers. Tells the listeners that are open all the same,
-    /// because envoyproxy/ratelimit's are.
+    /// Rejects listeners that other machines reach without authentication. Returns those that are exposed all the same,
+    /// because they come from the environment of envoyproxy/ratelimit.
     pub(super) fn check_exposure(
         &mut self,
         server: &ServerSettings,
@@ -105,9 +102,9 @@ impl SettingsReader<'_> {
                 }
                 self.problems.error_with(
                     location,
-                    format!("other machines can reach {address}, and nothing says who may ask there"),
+                    format!("other machines can reach {address}, and no authentication is configured"),
                     format!(
-                        "{alternative}give callers tokens (`auth: {{ tokens_file: tokens.yaml }}`), or ask for their certificates \
+                        "{alternative}configure tokens (`auth: {{ tokens_file: tokens.yaml }}`), or require client certificates \
                          (`server: {{ tls: {{ cert: …, key: …, client_ca: … }} }}`), or listen on 127.0.0.1"
                     ),
                 );
@@ -116,12 +113,12 @@ impl SettingsReader<'_> {
         exposed
     }
 
-    /// Who comes from envoyproxy/ratelimit finds it as open as it was, and hears of it.
+    /// Warns of a listener that is as open as envoyproxy/ratelimit's.
     fn warn_exposed(&mut self, name: &str, address: &Address, location: &Location) {
-        let text = format!("ANYBODY can ask at {address}, as with envoyproxy/ratelimit: nothing says who may");
+        let text = format!("ANYONE can call {address}, as with envoyproxy/ratelimit: no authentication is configured");
         let hint = format!(
-            "what envoyproxy/ratelimit does not have there is refused; close it \
-             with `server.{name}` (TOLLGATE_SERVER__{}=127.0.0.1:{}), or give callers tokens (`auth`)",
+            "endpoints that envoyproxy/ratelimit does not have are rejected there; restrict it \
+             with `server.{name}` (TOLLGATE_SERVER__{}=127.0.0.1:{}), or configure tokens (`auth`)",
             name.to_uppercase(),
             address.port().unwrap_or_default()
         );
@@ -135,7 +132,7 @@ impl SettingsReader<'_> {
         }
     }
 
-    /// None if it is turned off or wrong.
+    /// `None` if it is disabled or invalid.
     fn address(&mut self, node: &Node) -> Option<Address> {
         let text = node.text("an address, or `disabled`", &mut self.problems)?;
         if text == DISABLED {
@@ -154,7 +151,7 @@ impl SettingsReader<'_> {
                     ),
                 };
                 self.problems
-                    .error_with(&node.location, format!("`{}` is not an address", truncate(text)), hint);
+                    .error_with(&node.location, format!("invalid address `{}`", truncate(text)), hint);
                 None
             }
         }
@@ -170,18 +167,18 @@ impl SettingsReader<'_> {
         let key = fields.require("`tls`", "key", "key: server.key", &mut self.problems);
         let client_ca = fields
             .find("client_ca")
-            .map(|node| self.path(node, "a file of certificates"));
+            .map(|node| self.path(node, "a certificate file"));
         let client_names = fields.find("client_names").map(|node| self.client_names(node));
         if let (Some(node), None) = (fields.find("client_names"), &client_ca) {
             self.problems.error_with(
                 &node.location,
-                "no client shows a certificate that could hold a name",
-                "say who signs clients' certificates: `client_ca: clients.pem`",
+                "`client_names` has no effect: clients are not asked for certificates",
+                "name the authority of client certificates: `client_ca: clients.pem`",
             );
         }
         Some(TlsFiles {
-            certificate: self.path(certificate?, "a file of certificates")?,
-            key: self.path(key?, "a file with a private key")?,
+            certificate: self.path(certificate?, "a certificate file")?,
+            key: self.path(key?, "a private key file")?,
             client_ca: match client_ca {
                 Some(path) => Some(path?),
                 None => None,
@@ -193,7 +190,7 @@ impl SettingsReader<'_> {
         })
     }
 
-    /// The listeners that have TLS, if it is not all of them.
+    /// The listeners with TLS, if not all of them.
     fn tls_only(&mut self, node: &Node) -> Option<Vec<&'static str>> {
         let NodeKind::Map(entries) = &node.kind else {
             return None;
@@ -209,13 +206,14 @@ impl SettingsReader<'_> {
         let names = node.one_or_more().iter();
         let names: Option<Vec<Box<str>>> = names
             .map(|node| {
-                node.text("a name in a client's certificate", &mut self.problems)
+                node.text("a name in a client certificate", &mut self.problems)
                     .map(Box::from)
             })
             .collect();
         if names.as_ref().is_some_and(Vec::is_empty) {
-            let hint = "name at least one, or leave `client_names` out";
-            self.problems.error_with(&node.location, "this lets nobody in", hint);
+            let hint = "list at least one name, or remove `client_names`";
+            self.problems
+                .error_with(&node.location, "no client would be accepted", hint);
         }
         names.map(Vec::into_boxed_slice)
     }
@@ -228,7 +226,7 @@ impl SettingsReader<'_> {
         let problems = &mut self.problems;
         let mut count = |key: &str, range: std::ops::RangeInclusive<u64>| {
             let node = fields.find(key).filter(|node| !node.is_null())?;
-            node.integer("a number in this range", range, problems)
+            node.integer("a number", range, problems)
         };
         if let Some(connections) = count("connections", 1..=1_000_000) {
             limits.connections = usize::try_from(connections).unwrap_or(usize::MAX);
@@ -249,7 +247,7 @@ impl SettingsReader<'_> {
                 Ok(bytes) if (8 << 10..=1 << 20).contains(&bytes) => limits.header_bytes = bytes,
                 _ => self
                     .problems
-                    .error_with(&node.location, "this is out of range", "write from `8KiB` to `1MiB`"),
+                    .error_with(&node.location, "out of range", "write from `8KiB` to `1MiB`"),
             }
         }
         for (key, timeout) in [
@@ -270,7 +268,7 @@ impl SettingsReader<'_> {
     }
 }
 
-/// The beginning of what was written.
+/// The start of a text.
 fn truncate(text: &str) -> String {
     text.chars().take(60).collect()
 }
@@ -289,10 +287,10 @@ pub(super) const LIMITS: [&str; 9] = [
 
 pub(super) const KEYS: [&str; 7] = ["http", "grpc", "resp", "admin", "debug", "tls", "limits"];
 
-/// Front ends whose addresses are read already, so that a file can be written for them.
+/// Front ends of later versions, whose settings are already reserved.
 const PLANNED: [(&str, &str); 1] = [("admin", "admin API")];
 
-/// Those that can have TLS each by itself.
+/// The names for `tls.only`.
 const LISTENERS: [(&str, &str); 4] = [("http", "http"), ("grpc", "grpc"), ("resp", "resp"), ("debug", "debug")];
 
 const HTTP: &str = "127.0.0.1:8080";
@@ -301,5 +299,5 @@ const RESP: &str = "127.0.0.1:6380";
 const DEBUG: &str = "127.0.0.1:6070";
 const DISABLED: &str = "disabled";
 const TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
-/// Clients of this protocol keep connections for as long as they live.
+/// Clients of this protocol keep their connections open.
 const RESP_IDLE_MAX: Duration = Duration::from_secs(30 * 86_400);

@@ -1,4 +1,4 @@
-//! `store`: where counters are kept.
+//! `store`: the store of the counters.
 
 mod redis;
 
@@ -16,33 +16,33 @@ use tollgate_limiter::core::yaml::{Fields, Node, NodeKind};
 use tollgate_limiter::store::memory::Overflow;
 use tollgate_limiter::store::redis::Redis;
 
-/// Where counters are kept.
+/// The store of the counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "a server has one of them")]
 pub enum StoreSettings {
-    /// In this program's memory.
+    /// In this process.
     Memory(MemorySettings),
-    /// On a Redis or Valkey server, where other instances keep theirs too.
+    /// On a Redis or Valkey server, shared by all instances.
     Redis(RedisSettings),
 }
 
-/// How the embedded store is to be.
+/// Settings of the memory store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemorySettings {
-    /// The most bytes of keys and states, and of what the allocator keeps beside them.
+    /// The most bytes for keys and states, allocator overhead included.
     pub max_memory: usize,
-    /// What a new key meets when there is no room for it.
+    /// The treatment of new keys when memory is full.
     pub overflow: Overflow,
-    /// Where counters outlast a restart; none: they do not.
+    /// The file that keeps counters over a restart; none: they are lost.
     pub snapshot: Option<SnapshotPath>,
 }
 
-/// Where a snapshot is kept.
+/// The path of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SnapshotPath {
     /// In `data_dir`, under this name.
     InDataDir(PathBuf),
-    /// Wherever it was wanted.
+    /// At this path.
     At(PathBuf),
 }
 
@@ -105,7 +105,7 @@ impl SettingsReader<'_> {
             if let Some((key, _)) = fields.entry(key) {
                 let text = format!("`{}` is a setting of {other}", key.text);
                 self.problems
-                    .error_with(&key.location, text, "take it out, or name that store in `url`");
+                    .error_with(&key.location, text, "remove it, or name that store in `url`");
             }
         }
         match kind {
@@ -114,7 +114,7 @@ impl SettingsReader<'_> {
         }
     }
 
-    /// Which kind of store an address is for. One that this version has not is a problem.
+    /// The kind of store of a URL.
     fn store_kind(&mut self, url: &str, location: &Location) -> Option<StoreKind> {
         if url == "memory" {
             return Some(StoreKind::Memory);
@@ -126,7 +126,7 @@ impl SettingsReader<'_> {
                 if Redis::options(url).is_err() {
                     self.problems.error_with(
                         &location,
-                        "this is not the address of a server",
+                        "not the URL of a Redis server",
                         "write `redis://user:password@host:6379/0`, `rediss://…` for TLS, `redis+unix:///path`, \
                          `redis+sentinel://host:26379,host:26379/name` or `redis+cluster://host:7000,host:7001`",
                     );
@@ -136,7 +136,7 @@ impl SettingsReader<'_> {
             _ => {
                 let schemes: Vec<String> = SCHEMES.iter().map(|scheme| format!("`{scheme}://…`")).collect();
                 let hint = format!("write `memory`, or one of {}", schemes.join(", "));
-                self.problems.error_with(&location, "this is not a store", hint);
+                self.problems.error_with(&location, "unknown store", hint);
                 None
             }
         }
@@ -152,14 +152,14 @@ impl SettingsReader<'_> {
                 Ok(bytes) if bytes >= MEMORY_MIN => memory.max_memory = bytes,
                 _ => self.problems.error_with(
                     &node.location,
-                    "this is out of range",
+                    "out of range",
                     "write at least `1MiB`, such as `512MiB`",
                 ),
             }
         }
         if let Some(node) = find("overflow")
             && let Some(overflow) = node.keyword(
-                "a way to meet new keys when memory is full",
+                "a treatment of new keys when memory is full",
                 &OVERFLOWS,
                 &mut self.problems,
             )
@@ -172,7 +172,7 @@ impl SettingsReader<'_> {
         memory
     }
 
-    /// A name alone is a file in `data_dir`; a path is one where it says.
+    /// A bare name is a file in `data_dir`; a path stands for itself.
     fn snapshot(&mut self, node: &Node) -> Option<SnapshotPath> {
         let path = self.path(node, "a file")?;
         let name = PathBuf::from(node.scalar()?);
@@ -219,5 +219,5 @@ const SCHEMES: [&str; 7] = [
 ];
 const OVERFLOWS: [(&str, Overflow); 2] = [("share", Overflow::Share), ("deny", Overflow::Deny)];
 
-/// Below that the tables' first pages are all there is.
+/// Below that, the first pages of the tables take all of it.
 const MEMORY_MIN: usize = 1 << 20;

@@ -146,23 +146,23 @@ fn what_means_nothing_is_refused_with_its_place_and_what_to_write() {
         (
             "server: { http: disabled, grpc: disabled, resp: disabled }",
             "1:17",
-            "no front end is left",
+            "no front end is enabled",
         ),
         (
             "server: { tls: { cert: a, key: b, client_names: x } }",
             "1:49",
-            "no client shows a certificate",
+            "clients are not asked for certificates",
         ),
         (
             "server: { tls: { cert: a, key: b, client_ca: c, client_names: [] } }",
             "1:63",
-            "this lets nobody in",
+            "no client would be accepted",
         ),
         ("auth: { resp_password: short }", "1:24", "at least 16 characters"),
         (
             "auth: { resp_password: 0123456789abcdef, resp_password_file: a }",
             "1:62",
-            "given twice",
+            "both `resp_password` and `resp_password_file`",
         ),
         ("server: { limits: { resp_idle_timeout: 0s } }", "1:40", "out of range"),
         ("server: []", "1:9", "a map"),
@@ -174,7 +174,7 @@ fn what_means_nothing_is_refused_with_its_place_and_what_to_write() {
         ),
         ("server: { limits: { connections: 0 } }", "1:34", "from 1 to"),
         ("server: { limits: { header_bytes: 1KiB } }", "1:35", "from `8KiB`"),
-        ("server: { limits: { idle_timeout: 0s } }", "1:35", "more than nothing"),
+        ("server: { limits: { idle_timeout: 0s } }", "1:35", "above 0"),
         ("store: postgres://h", "1:8", "write `memory`"),
         (
             "store: { max_memory: 1GB, snapshto: x }",
@@ -222,11 +222,11 @@ fn what_this_version_has_not_is_refused_and_not_passed_over() {
     for (text, expected) in [
         (
             "attributes: { merchant: header:x-merchant-id, ip: client_ip }",
-            "changes nothing without `forward_auth`",
+            "has no effect without `forward_auth`",
         ),
         (
             "trusted_proxies: [10.0.0.0/8, '::1']",
-            "changes nothing without `forward_auth`",
+            "has no effect without `forward_auth`",
         ),
     ] {
         let (config, messages) = read(text);
@@ -267,7 +267,7 @@ fn settings_that_let_clients_share_or_multiply_their_counters_are_told_of() {
     for (text, expected) in [
         (
             "forward_auth: { gateway: caddy }".to_owned(),
-            Some("every request has the address of its gateway"),
+            Some("the address of the gateway in every request"),
         ),
         (
             "forward_auth: { gateway: caddy }\nattributes: { path: path }".to_owned(),
@@ -275,7 +275,7 @@ fn settings_that_let_clients_share_or_multiply_their_counters_are_told_of() {
         ),
         (
             format!("{trusting}attributes: {{ who: client_ip }}"),
-            Some("each IPv6 address counts by itself"),
+            Some("each IPv6 address is counted separately"),
         ),
         (format!("{trusting}attributes: {{ remote_addr: client_ip }}"), None),
     ] {
@@ -327,7 +327,7 @@ fn what_holds_while_a_shared_store_is_away_is_as_it_is_written() {
             "store: { url: 'redis://h', decision_deadline: 5ms }",
             "no less than `deadline`",
         ),
-        ("store: { url: 'redis://h', fallback_share: 0 }", "more than nothing"),
+        ("store: { url: 'redis://h', fallback_share: 0 }", "more than 0"),
         ("store: { url: 'redis://h', mode: local }", "local_only"),
     ] {
         let (config, messages) = read(text);
@@ -373,15 +373,15 @@ fn a_shared_store_is_as_it_is_written() {
         assert!(redis.options().is_ok(), "{text}");
     }
     for (text, expected) in [
-        ("store: 'redis://[::1'", "not the address of a server"),
-        ("store: 'redis+sentinel://h:26379'", "not the address of a server"),
-        ("store: 'redis+cluster://h:7000/1'", "not the address of a server"),
+        ("store: 'redis://[::1'", "not the URL of a Redis server"),
+        ("store: 'redis+sentinel://h:26379'", "not the URL of a Redis server"),
+        ("store: 'redis+cluster://h:7000/1'", "not the URL of a Redis server"),
         (
             "store: { url: 'redis://h', max_memory: 1GiB }",
             "a setting of the memory store",
         ),
         ("store: { url: 'redis://h', tags: 0 }", "from 1 to"),
-        ("store: { url: 'rediss://h', tls: { cert: a } }", "belong together"),
+        ("store: { url: 'rediss://h', tls: { cert: a } }", "must both be set"),
     ] {
         let (config, messages) = read(text);
         assert!(config.is_none() && messages.contains(expected), "{text}: {messages}");
@@ -463,7 +463,7 @@ fn counters_of_envoyproxy_are_kept_as_is_said() {
         ("{ jitter: 1500ms }", "write whole seconds"),
         ("{ jitter: 300 }", "300"),
         ("{ per_second: memory }", "this is not a Redis server"),
-        ("{ per_second: 'http://a' }", "this is not a store"),
+        ("{ per_second: 'http://a' }", "unknown store"),
         ("{ prefx: a }", "did you mean `prefix`"),
         ("7", "`counters` of `envoy_rules`"),
     ] {

@@ -1,13 +1,13 @@
-//! What a look at files shows without reading them: whether something was written, replaced or taken away since.
+//! File stamps: detect that a file was written, replaced or removed, without reading it.
 
 use std::path::{Path, PathBuf};
 
-/// Files as they were at one look.
+/// The stamps of several files at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FileStamps(Vec<(PathBuf, Option<FileStamp>)>);
 
-/// What tells one content of a file from another: writing in place moves the times, a rename or a link that points
-/// elsewhere brings another file. Links are followed.
+/// The identity of a file's content: writing in place changes the times, a rename or a retargeted link the inode. Links are
+/// followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileStamp {
     device: u64,
@@ -18,7 +18,7 @@ struct FileStamp {
 }
 
 impl FileStamps {
-    /// Looks at a file as well. One that is not there is seen as missing.
+    /// Adds a file. A missing one has no stamp.
     pub(super) fn add(&mut self, path: &Path) {
         self.0.push((path.to_owned(), FileStamp::read(path)));
     }

@@ -1,4 +1,4 @@
-//! `envoy_rules.isolate_files`: a file of envoyproxy/ratelimit that cannot be used does not keep the others from being taken.
+//! `envoy_rules.isolate_files`: a broken file of envoyproxy/ratelimit is quarantined, and the others are still loaded.
 
 use super::file_pattern::{RuleFile, RulesFormat};
 use std::collections::HashMap;
@@ -6,15 +6,15 @@ use std::sync::Arc;
 use tollgate_limiter::core::problem::{Origin, Problem};
 use tollgate_limiter::core::rules::ratelimit::{DescriptorFiles, parse};
 
-/// Of each file the last text that was sound by itself.
+/// The last good version of each file.
 #[derive(Debug, Default)]
 pub(super) struct LastGood {
     texts: HashMap<Box<str>, Arc<Origin>>,
 }
 
 impl LastGood {
-    /// The files, but for each that cannot be used what it last was, or nothing; and what is wrong with those. If none can be
-    /// used nothing is put in their place: whoever has no limits at all should hear of it.
+    /// The files with each broken one replaced by its last good version, or left out; and the problems of those. If no file
+    /// is good and none was, nothing is replaced: a server without limits must fail to load.
     pub(super) fn substitute(&mut self, files: &[RuleFile]) -> (Vec<RuleFile>, Vec<Problem>) {
         let (mut usable, mut problems, mut good) = (Vec::with_capacity(files.len()), Vec::new(), HashMap::new());
         for (format, file) in files {
@@ -44,7 +44,7 @@ impl LastGood {
     }
 }
 
-/// A file that is sound by itself. What it is beside others is seen when all are read.
+/// Checks a file by itself. Conflicts between files are found when all are compiled.
 fn validate(file: &Result<Arc<Origin>, Problem>) -> Result<Arc<Origin>, Vec<Problem>> {
     let origin = file.as_ref().map_err(|problem| vec![problem.clone()])?;
     let mut files = DescriptorFiles::new(true);
@@ -73,7 +73,7 @@ mod tests {
             let (usable, found) = last_good.substitute(files);
             assert_eq!((&usable[..], found.len()), (expected, problems), "{found:?}");
         };
-        // Without one before it is left out, and if none can be used all are refused.
+        // Without an earlier version it is left out; if no file is good, all fail.
         check(&[broken("one")], &[broken("one")], 0);
         check(&[broken("one"), file("two", "a")], &[file("two", "a")], 1);
         check(
@@ -86,7 +86,7 @@ mod tests {
             &[file("one", "b"), file("two", "c")],
             1,
         );
-        // What was in its place is so the next time too, and one that is gone is gone.
+        // The last good version stays in use, and a file that is removed is gone.
         check(&[broken("one")], &[file("one", "b")], 1);
         check(&[broken("one"), broken("two")], &[file("one", "b")], 2);
     }

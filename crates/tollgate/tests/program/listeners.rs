@@ -57,17 +57,14 @@ fn a_server_with_a_certificate_is_asked_over_https() {
         (&["check", "user=v", "--url", &url][..], "does --ca name the authority"),
         (
             &["check", "user=v", "--url", &url, "--ca", "tollgate.yaml"],
-            "has no certificate",
+            "contains no certificate",
         ),
         (
             &["check", "user=v", "--url", &url, "--ca", "nowhere.pem"],
             "nowhere.pem",
         ),
-        (
-            &["check", "user=v", "--url", &other, "--ca", "ca.pem"],
-            "no safe connection",
-        ),
-        (&["check", "user=v", "--url", &plain], "is it a tollgate?"),
+        (&["check", "user=v", "--url", &other, "--ca", "ca.pem"], "TLS handshake"),
+        (&["check", "user=v", "--url", &plain], "is this URL a tollgate server?"),
     ] {
         let (code, stdout, stderr) = run(&folder, args);
         assert_eq!((code, stdout.as_str()), (Some(2), ""), "{args:?}");

@@ -124,7 +124,7 @@ fn its_environment_and_files_are_all_it_takes() {
         ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
         ("LIMIT_LIMIT_HEADER", "X-Limit"),
     ]);
-    server.wait_for("the environment of envoyproxy/ratelimit is taken as settings", 1);
+    server.wait_for("reading settings from the environment of envoyproxy/ratelimit", 1);
     let first = grpc(&server, "u");
     assert_eq!((first.overall_code(), first.statuses.len()), (Code::Ok, 1));
     let headers: Vec<_> = first
@@ -177,7 +177,7 @@ fn it_says_loudly_that_others_can_reach_it_and_how_to_close_it() {
     }
     let server = TestServer::spawn(open);
     assert!(server.banner.contains("http: http://0.0.0.0:"), "{}", server.banner);
-    server.wait_for("ANYBODY can ask", 3);
+    server.wait_for("ANYONE can call", 3);
     server.wait_for("TOLLGATE_SERVER__DEBUG=127.0.0.1", 1);
     server.wait_for("WARN", 3);
     // And no more than envoyproxy/ratelimit lets everybody do is open: nobody unblocks himself.
@@ -284,7 +284,7 @@ fn without_files_it_does_not_start_unless_it_is_told_to_and_then_takes_them_when
     assert_eq!(refused.status.code(), Some(2));
     let stderr = String::from_utf8_lossy(&refused.stderr);
     assert!(
-        stderr.contains("RUNTIME_ROOT:1:1") && stderr.contains("no file fits"),
+        stderr.contains("RUNTIME_ROOT: error: ") && stderr.contains("no file matches"),
         "{stderr}"
     );
 
@@ -387,7 +387,7 @@ fn modes_are_its_modes_and_what_cannot_be_done_is_told() {
     assert!(debug(&server, "/rlconfig").body.contains("quota_mode: true"));
     server.wait_for("figures are not sent to statsd", 1);
     let log = server.log();
-    assert!(!log.contains("is taken as settings"), "{log}");
+    assert!(!log.contains("reading settings from the environment"), "{log}");
     for line in log.lines() {
         let line: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
         assert_eq!(line["level"], "warn");
@@ -439,5 +439,5 @@ fn with_tokens_it_is_no_longer_open_and_the_debug_port_asks_for_one_too() {
         (debug(&server, "/").status, server.get("/healthcheck").status),
         (200, 200)
     );
-    assert!(!server.log().contains("ANYBODY"), "{}", server.log());
+    assert!(!server.log().contains("ANYONE"), "{}", server.log());
 }

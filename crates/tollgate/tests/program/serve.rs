@@ -80,7 +80,7 @@ fn requests_in_flight_are_answered_when_it_is_told_to_stop() {
     // One after another they are all accepted: the last answer says so of those before it.
     assert_eq!(server.check("{}").status, 200);
     server.signal("TERM");
-    server.wait_for("stopping", 1);
+    server.wait_for("draining", 1);
     let mut closes = Vec::new();
     let mut left: Vec<u64> = streams
         .iter_mut()
@@ -148,7 +148,7 @@ fn all_that_is_wrong_with_settings_and_rules_is_told_at_once() {
         "tollgate.yaml:6:3: error",
         "did you mean `limit`?",
         "more.yaml:3:10: error",
-        "--set log:1:1: error",
+        "--set log: error",
         "TOLLGATE_HEADERS:1:2: error",
         "did you mean `ietf`?",
     ] {

@@ -71,7 +71,7 @@ fn a_server_that_starts_while_no_sentinel_answers_knows_the_primary() {
         "data_dir: data\nrules: [{ id: each, per: user, limit: 100/h }]\n",
     );
     let first = instance(&folder, &sentinels.url());
-    first.wait_for("sentinels name the primary", 1);
+    first.wait_for("sentinels report the primary", 1);
     assert_eq!(first.check(r#"{"user":"u"}"#).json()["remaining"], 99);
     let primary_file = std::fs::read_to_string(folder.path().join("data/primary")).expect("a file");
     let primary = format!(" 127.0.0.1:{}\n", sentinels.primary_port());
@@ -173,6 +173,17 @@ fn a_rule_says_what_holds_while_the_store_is_away() {
     }
     let closed = server.check(r#"{"to":"closed"}"#);
     assert_eq!((closed.status, &closed.json()["source"]), (503, &"closed".into()));
+    // The commands say why, in the server's words.
+    let command = |name: &str| run(&folder, &[name, "to=closed", "--url", &server.url()]);
+    let (code, stdout, _) = command("check");
+    let denied = "denied by c: store unavailable, and a matching rule has on_store_failure: closed\n";
+    assert_eq!((code, &*stdout), (Some(1), denied));
+    let (code, _, stderr) = command("forget");
+    assert_eq!(code, Some(2));
+    assert!(
+        stderr.contains("server error 503: ") && !stderr.contains("draining"),
+        "{stderr}"
+    );
     // The store cannot say what time it is; this machine can.
     let after = closed.header("retry-after").expect("a time to come back");
     assert!(!after.contains(" 1970 "), "{after}");

@@ -1,4 +1,4 @@
-//! What a server says on stdout when it is up: where it listens, something to try, and that it is ready.
+//! The lines on stdout when a server is up: its addresses, a check to try, and `ready`.
 
 use serde_json::{Map, Value};
 use std::io::{self, Write};
@@ -7,11 +7,11 @@ use tollgate::config::Config;
 use tollgate::server::net::listen::Address;
 use tollgate_limiter::core::rules::{Attempt, RuleSet, Test};
 
-/// A first check to try, one that meets a rule.
+/// A check for a new user to try, one that matches a rule.
 pub(super) struct SampleCheck(Value);
 
 impl SampleCheck {
-    /// An attempt that the first rule with subjects is met by, as far as can be guessed.
+    /// An attempt that matches the first rule with a `per`, as far as its conditions can be guessed.
     pub(super) fn for_rules(rules: &RuleSet) -> Self {
         let mut attributes = Map::new();
         let mut body = Map::new();
@@ -35,11 +35,11 @@ impl SampleCheck {
     }
 }
 
-/// Prints it. Whoever reads the last line may send requests.
+/// Prints the lines. After the last one the server accepts requests.
 pub(super) fn print(bound: &[(&str, Address)], config: &Config, sample: &SampleCheck) {
     let text = text(bound, config, sample);
     let mut out = io::stdout().lock();
-    // Nobody may be listening, and the server serves all the same.
+    // The server runs with stdout closed too.
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
@@ -62,12 +62,12 @@ fn text(bound: &[(&str, Address)], config: &Config, sample: &SampleCheck) -> Str
     text + "ready\n"
 }
 
-/// A line that asks, to be pasted into a shell.
+/// The check as a command for a shell.
 fn curl(http: &Address, config: &Config, sample: &SampleCheck) -> String {
     let scheme = if config.has_tls("http") { "https" } else { "http" };
     let target = match http {
         Address::Tcp(address) => {
-            // An address that stands for all is reached by the one that is always there.
+            // A wildcard address is reached over loopback.
             let mut reachable = *address;
             match address.ip() {
                 IpAddr::V4(ip) if ip.is_unspecified() => reachable.set_ip(Ipv4Addr::LOCALHOST.into()),

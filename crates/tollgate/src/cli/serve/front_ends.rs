@@ -1,4 +1,4 @@
-//! The front ends of one server: bound before any of them answers, started together and ended together.
+//! The front ends of one server: all are bound before any serves, and all are drained together.
 
 use super::signals::{Signal, Signals};
 use std::io;
@@ -9,9 +9,9 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tollgate::server::gate::{Gate, Phase};
 use tollgate::server::net::listen::{Address, Listener};
 
-/// Front ends that listen, and those that answer.
+/// Front ends that are bound, and those that run.
 pub(super) struct FrontEnds {
-    /// Where each listens, with the port it was given.
+    /// The address of each, with the port it was assigned.
     bound: Vec<(&'static str, Address)>,
     running: JoinSet<()>,
     names: Vec<(Id, &'static str)>,
@@ -28,10 +28,10 @@ impl FrontEnds {
         }
     }
 
-    /// Listens at an address, unless the front end is turned off.
+    /// Binds an address, unless the front end is disabled.
     ///
     /// # Errors
-    /// Why nobody can listen there, and what to do.
+    /// The reason why the address cannot be bound, and the next step.
     pub(super) async fn bind(
         &mut self,
         name: &'static str,
@@ -41,10 +41,10 @@ impl FrontEnds {
         let listener = Listener::bind(address).await.map_err(|error| {
             let next_step = match error.kind() {
                 io::ErrorKind::AddrInUse => &format!(
-                    "another program listens there; stop it, or choose another with --set server.{name}=127.0.0.1:0 \
-                     (0 takes any that is free)"
+                    "another program uses it; stop that, or choose another address with \
+                     --set server.{name}=127.0.0.1:0 (port 0 takes a free one)"
                 ),
-                io::ErrorKind::PermissionDenied => "this user may not; choose a port above 1023 or another path",
+                io::ErrorKind::PermissionDenied => "permission denied; choose a port above 1023, or another path",
                 _ => "is it an address of this machine?",
             };
             format!("cannot listen on {address}: {error}; {next_step}")
@@ -54,30 +54,30 @@ impl FrontEnds {
         Ok(Some(listener))
     }
 
-    /// Where they listen.
+    /// The addresses they are bound to.
     pub(super) fn bound(&self) -> &[(&'static str, Address)] {
         &self.bound
     }
 
-    /// Comes to an end when front ends are to.
+    /// Completes when front ends are to drain.
     pub(super) fn stopping(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut stop = self.stop.subscribe();
         async move {
-            // Without a sender there is nobody left to serve for.
+            // The sender is dropped only when all is over.
             let _ = stop.wait_for(|stop| *stop).await;
         }
     }
 
-    /// Starts one.
+    /// Spawns one.
     pub(super) fn spawn(&mut self, name: &'static str, serve: impl Future<Output = ()> + Send + 'static) {
         let task = self.running.spawn(serve);
         self.names.push((task.id(), name));
     }
 
-    /// From ready to the end of the last.
+    /// Runs until the last front end has ended, reacting to signals.
     ///
     /// # Errors
-    /// That one ended by itself. The others are stopped then.
+    /// A front end ended by itself. The others are drained then.
     pub(super) async fn run(
         mut self,
         gate: &Gate,
@@ -103,7 +103,7 @@ impl FrontEnds {
                         self.running.abort_all();
                     }
                     Signal::Stop => {
-                        tracing::info!(within = ?drain, "stopping: no new connections, requests in flight are answered");
+                        tracing::info!(within = ?drain, "draining: no new connections; finishing requests in flight");
                         gate.advance_phase(Phase::Draining);
                         self.stop.send_replace(true);
                     }
@@ -113,16 +113,16 @@ impl FrontEnds {
         failure.map_or(Ok(()), Err)
     }
 
-    /// What is wrong with how one ended, if anything is.
+    /// The failure of a front end that ended, if it was not asked to.
     fn failure(&self, exit: Result<(Id, ()), JoinError>, phase: Phase) -> Option<String> {
         let (id, error) = match exit {
-            Ok((id, ())) if phase != Phase::Draining => (id, "nothing told it to".to_owned()),
+            Ok((id, ())) if phase != Phase::Draining => (id, "it returned before the drain".to_owned()),
             Err(error) if error.is_panic() => (error.id(), error.to_string()),
             Ok(_) | Err(_) => return None,
         };
         let name = self.names.iter().find(|(task, _)| *task == id);
         Some(format!(
-            "the front end {} ended: {error}",
+            "the {} front end ended unexpectedly: {error}",
             name.map_or("", |(_, name)| name)
         ))
     }

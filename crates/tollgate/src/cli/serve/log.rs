@@ -12,12 +12,12 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// From here on everything that is logged is written, from this level on.
+/// Installs the log, from this level up.
 pub(super) fn init(level: LevelFilter, format: LogFormat) {
     let log = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(std::io::stderr);
-    // Only one is ever begun.
+    // It is installed once.
     let _ = match format {
         LogFormat::Text => {
             let is_terminal = std::io::stderr().is_terminal();
@@ -27,7 +27,7 @@ pub(super) fn init(level: LevelFilter, format: LogFormat) {
     };
 }
 
-/// An object a line, with the names that envoyproxy/ratelimit has for its parts.
+/// One JSON object per line, with the member names of envoyproxy/ratelimit.
 struct JsonFormat;
 
 impl<S, N> FormatEvent<S, N> for JsonFormat
@@ -47,7 +47,7 @@ where
     }
 }
 
-/// What an event tells.
+/// The members of one event.
 struct JsonFields(Map<String, Value>);
 
 impl JsonFields {

@@ -1,4 +1,4 @@
-//! The embedded store of a server: opened with what an earlier one left, kept for the next.
+//! The memory store of a server: restored from a snapshot at the start, saved to it at the end.
 
 use super::store::lock_data_dir;
 use std::path::PathBuf;
@@ -9,19 +9,19 @@ use tollgate::config::{DataDir, MemorySettings, SnapshotPath};
 use tollgate::data_dir::DirLock;
 use tollgate_limiter::store::memory::Memory;
 
-/// The store, and where its counters outlast a restart.
+/// The store, and the snapshot file that outlasts a restart.
 pub(super) struct MemoryHandle {
     counters: Arc<Memory>,
     snapshot: Option<PathBuf>,
-    /// Held until the snapshot is written.
+    /// Locked until the snapshot is written.
     _folder: Option<DirLock>,
 }
 
 impl MemoryHandle {
-    /// A store that goes on where a snapshot ended, or an empty one.
+    /// The store with the counters of the snapshot, or an empty one.
     ///
     /// # Errors
-    /// A folder that another server holds, or a snapshot that cannot be read.
+    /// A directory that another server has locked, or a snapshot that cannot be read.
     pub(super) fn open(settings: &MemorySettings, data_dir: &DataDir) -> Result<Self, String> {
         let snapshot = settings.snapshot.as_ref().map(|snapshot| match snapshot {
             SnapshotPath::InDataDir(name) => data_dir.path.join(name),
@@ -35,7 +35,7 @@ impl MemoryHandle {
             Some(path) if path.exists() => {
                 let counters = options.restore(path).map_err(|error| {
                     format!(
-                        "cannot go on from the snapshot {}: {error}; move it away to begin with fresh counters",
+                        "cannot restore the snapshot {}: {error}; move it away to start with fresh counters",
                         path.display()
                     )
                 })?;
@@ -56,38 +56,38 @@ impl MemoryHandle {
         Arc::clone(&self.counters)
     }
 
-    /// Writes the snapshot, if there is to be one.
+    /// Writes the snapshot, if one is configured.
     ///
     /// # Errors
-    /// What the file system refuses.
+    /// The snapshot cannot be written.
     pub(super) fn close(self) -> Result<(), String> {
         let Some(path) = &self.snapshot else { return Ok(()) };
         let snapshot = self.counters.snapshot(path);
         let keys = snapshot.map_err(|error| format!("cannot write the snapshot {}: {error}", path.display()))?;
-        tracing::info!(keys, file = %path.display(), "wrote the counters to the snapshot");
+        tracing::info!(keys, file = %path.display(), "snapshot written");
         Ok(())
     }
 }
 
-/// What of the memory for keys is left to the allocator: so much it keeps of tables that were outgrown.
+/// The part of `max_memory` reserved for the allocator, which keeps freed tables for a while.
 fn allocator_reserve(max_memory: usize) -> usize {
     (max_memory / 4).min(ALLOCATOR_RESERVE_MAX)
 }
 
 const ALLOCATOR_RESERVE_MAX: usize = 8 << 20;
 
-/// Takes idle keys out while nothing new comes, a few at a time and without end.
+/// Removes fresh keys in the background, a few at a time, without end.
 pub(super) async fn sweep(counters: Arc<Memory>) {
     let mut ticker = tokio::time::interval(SWEEP_INTERVAL);
     ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticker.tick().await;
         let counters = Arc::clone(&counters);
-        // It takes locks; a panic in it is told by the runtime and ends this round only.
+        // It takes locks. A panic is reported by the runtime and ends this round only.
         let _ = tokio::task::spawn_blocking(move || counters.sweep(SWEEP_SLOTS)).await;
     }
 }
 
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-/// Of each shard: a million keys are gone through in about a minute.
+/// Per shard and round: a million keys are visited in about a minute.
 const SWEEP_SLOTS: usize = 16;

@@ -1,4 +1,4 @@
-//! The primary that sentinels last named, kept in the server's folder: one that starts while no sentinel answers asks that.
+//! The file with the primary that sentinels last reported: a server that starts while no sentinel responds connects to it.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -8,14 +8,14 @@ use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 use tollgate_limiter::store::redis::Redis;
 
-/// A file, and what it says as far as is known.
+/// The file and its content.
 pub(super) struct PrimaryFile {
     path: PathBuf,
     text: Option<String>,
 }
 
 impl PrimaryFile {
-    /// What a server before this one kept in the folder. A file that cannot be read is as good as none.
+    /// Reads what an earlier server left in the directory. A file that cannot be read counts as missing.
     pub(super) fn read(folder: &Path) -> Self {
         let path = folder.join(FILE_NAME);
         let mut text = String::new();
@@ -30,7 +30,7 @@ impl PrimaryFile {
         self.text.as_deref()
     }
 
-    /// Writes down whatever else sentinels name, without end. What keeps it from being written is told once, and tried again.
+    /// Writes the file whenever sentinels report another primary, without end. A failure is logged once and retried.
     pub(super) async fn keep_current(mut self, store: &Redis) {
         let mut ticker = interval(POLL_INTERVAL);
         ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -41,15 +41,15 @@ impl PrimaryFile {
                 continue;
             };
             let (path, text) = (self.path.clone(), primary.clone());
-            // A disk may take its time.
+            // A disk may block.
             match spawn_blocking(move || write(&path, &text)).await {
                 Ok(Ok(())) => {
-                    tracing::info!(primary = primary, "sentinels name the primary");
+                    tracing::info!(primary = primary, "sentinels report the primary");
                     (self.text, is_reported) = (Some(primary), false);
                 }
                 Ok(Err(error)) if !is_reported => {
                     let file = self.path.display();
-                    tracing::warn!(%file, %error, "cannot keep which primary sentinels name");
+                    tracing::warn!(%file, %error, "cannot write the primary file; retrying");
                     is_reported = true;
                 }
                 Ok(Err(_)) | Err(_) => {}
@@ -58,7 +58,7 @@ impl PrimaryFile {
     }
 }
 
-/// The whole of it, or nothing: whoever reads it never sees a part.
+/// Replaces the file atomically: a reader never sees a part of it.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     let temporary = path.with_extension("new");
     let mut file = File::create(&temporary)?;
@@ -69,7 +69,7 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
 
 const FILE_NAME: &str = "primary";
 
-/// Names and addresses are no longer than that.
+/// A name and an address are shorter.
 const BYTES_MAX: u64 = 16 << 10;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(500);

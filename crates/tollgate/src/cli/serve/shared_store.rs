@@ -117,10 +117,10 @@ fn log_diagnostics(result: Result<Diagnostics, String>) -> bool {
             tracing::info!(
                 server = diagnostics.server,
                 functions = diagnostics.is_function,
-                "reached the store"
+                "connected to the store"
             );
             for warning in &diagnostics.warnings {
-                tracing::warn!("the store: {warning}");
+                tracing::warn!("store: {warning}");
             }
             true
         }

@@ -1,8 +1,8 @@
-//! What the system says to a server while it runs.
+//! Signals to a running server.
 
 use tokio::signal::unix::{self, SignalKind};
 
-/// A signal by what it means.
+/// A signal by its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
     /// SIGTERM, or Ctrl-C.
@@ -11,7 +11,7 @@ pub(super) enum Signal {
     Reload,
 }
 
-/// Signals as they come.
+/// The signal handlers.
 pub(super) struct Signals {
     terminate: unix::Signal,
     interrupt: unix::Signal,
@@ -19,7 +19,7 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// From here on signals come to us, and no longer end the program.
+    /// Installs the handlers: from here on these signals no longer end the program.
     pub(super) fn listen() -> std::io::Result<Self> {
         Ok(Self {
             terminate: unix::signal(SignalKind::terminate())?,

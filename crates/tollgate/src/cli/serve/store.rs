@@ -1,4 +1,4 @@
-//! The store of a server, from its opening to its closing.
+//! The store of a server: opening, background tasks, closing.
 
 use super::primary_file::PrimaryFile;
 use super::{memory_store, shared_store};
@@ -8,31 +8,31 @@ use tollgate::config::{DataDir, StoreSettings};
 use tollgate::data_dir::{DirLock, LockError};
 use tollgate::server::store::{AnyStore, SharedStore};
 
-/// A store that is open.
+/// An open store.
 pub(super) enum OpenStore {
-    /// The embedded one.
+    /// In this process.
     Memory(memory_store::MemoryHandle),
-    /// The shared one.
+    /// On Redis or Valkey.
     Redis {
         store: Arc<SharedStore>,
-        /// Where it is kept which primary sentinels name.
+        /// The last primary that sentinels reported.
         primary: Option<PrimaryFile>,
-        /// The folder that was named, also while nothing is written to it.
+        /// The configured directory, locked even if nothing is written to it.
         _folder: Option<DirLock>,
     },
 }
 
 impl OpenStore {
-    /// Opens what the settings name. One that cannot be reached is opened all the same: it is dialled until it can.
+    /// Opens the store of the settings. An unreachable one opens too: it is connected to in the background.
     ///
     /// # Errors
-    /// What keeps it from being opened.
+    /// Invalid options, or a directory that another server has locked.
     pub(super) fn open(settings: &StoreSettings, data_dir: &DataDir) -> Result<Self, String> {
         match settings {
             StoreSettings::Memory(memory) => Ok(Self::Memory(memory_store::MemoryHandle::open(memory, data_dir)?)),
             StoreSettings::Redis(redis) => {
                 let options = redis.options()?;
-                // A folder that nobody named may be anybody's: two servers may be started beside each other.
+                // Without `data_dir` nothing is locked: two servers may start in one directory.
                 let (folder, primary) = match options.has_sentinels() && data_dir.is_configured {
                     true => open_primary_file(&data_dir.path)?,
                     false => (lock_data_dir(data_dir, false)?, None),
@@ -50,7 +50,7 @@ impl OpenStore {
         }
     }
 
-    /// The store itself.
+    /// The store, for the gate.
     pub(super) fn counters(&self) -> AnyStore {
         match self {
             Self::Memory(memory) => AnyStore::Memory(memory.counters()),
@@ -58,7 +58,7 @@ impl OpenStore {
         }
     }
 
-    /// Tells other instances that this one ends.
+    /// Removes this instance from the heartbeats.
     pub(super) async fn deregister(&self) {
         match self {
             Self::Memory(_) => {}
@@ -66,10 +66,10 @@ impl OpenStore {
         }
     }
 
-    /// Keeps what must outlast the server.
+    /// Saves what must outlast the server.
     ///
     /// # Errors
-    /// What the file system refuses.
+    /// The snapshot cannot be written.
     pub(super) fn close(self) -> Result<(), String> {
         match self {
             Self::Memory(memory) => memory.close(),
@@ -77,7 +77,7 @@ impl OpenStore {
         }
     }
 
-    /// Has a first look at the store, and then does what it needs to have done from time to time, without end.
+    /// Logs the initial diagnostics, and returns the background task of the store.
     pub(super) async fn maintain(&mut self) -> impl Future<Output = ()> + Send + 'static {
         let primary = match self {
             Self::Memory(_) => None,
@@ -104,25 +104,25 @@ impl OpenStore {
     }
 }
 
-/// Holds the folder in which it is kept which primary sentinels name. One that cannot be written to is told of, and done without.
+/// Locks the directory of the primary file. If it is not writable, logs that and goes on without.
 ///
 /// # Errors
-/// That another server holds it.
+/// Another server has locked it.
 fn open_primary_file(folder: &Path) -> Result<(Option<DirLock>, Option<PrimaryFile>), String> {
     match DirLock::acquire(folder) {
         Ok(lock) => Ok((Some(lock), Some(PrimaryFile::read(folder)))),
         Err(error @ LockError::InUse(..)) => Err(error.to_string()),
         Err(error @ LockError::Io(..)) => {
-            tracing::warn!("which primary sentinels name is not kept: {error}");
+            tracing::warn!("the primary reported by sentinels will not be saved: {error}");
             Ok((None, None))
         }
     }
 }
 
-/// Holds the folder a server writes to, if it does. One that somebody named is his even while nothing is written to it.
+/// Locks the data directory if it is needed, or if it is configured and exists.
 ///
 /// # Errors
-/// That another server holds it.
+/// Another server has locked it.
 pub(super) fn lock_data_dir(data_dir: &DataDir, is_needed: bool) -> Result<Option<DirLock>, String> {
     if is_needed || (data_dir.is_configured && data_dir.path.is_dir()) {
         return DirLock::acquire(&data_dir.path)

@@ -41,7 +41,7 @@ impl RatelimitEnv {
             variables,
             env: Self {
                 root: Node {
-                    location: Location::start(&Origin::new(RUNTIME_ROOT, "")),
+                    location: Location::start(&Origin::value(RUNTIME_ROOT, "")),
                     kind: NodeKind::Map(Vec::new()),
                 },
                 origins: Vec::new(),
@@ -85,7 +85,7 @@ impl<'v> EnvReader<'v> {
         if let Some(origin) = known {
             return Location::start(origin);
         }
-        let origin = Origin::new(name, "");
+        let origin = Origin::value(name, "");
         self.env.origins.push(Arc::clone(&origin));
         Location::start(&origin)
     }

@@ -1,4 +1,4 @@
-//! A store on a Redis or Valkey server.
+//! Settings of the shared store.
 
 use super::super::reader::SettingsReader;
 use super::RatelimitCounterSettings;
@@ -12,44 +12,44 @@ use tollgate_limiter::store::StoreMode;
 use tollgate_limiter::store::fallback;
 use tollgate_limiter::store::redis::{BreakerConfig, ClockSource, Functions, OpenFor, ReadFrom, Redis, RedisOptions};
 
-/// How a store on a Redis or Valkey server is to be.
+/// Settings of a store on Redis or Valkey.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisSettings {
-    /// Where the server is. It may hold a password.
+    /// The URL, which may hold a password.
     url: String,
-    /// How long a call may take.
+    /// The timeout of a call.
     pub deadline: Duration,
-    /// Whose clock decides.
+    /// The clock that decisions use.
     pub clock: ClockSource,
-    /// Whether the script is called as a function.
+    /// Calling the script as a function.
     pub functions: Functions,
-    /// What all keys begin with.
+    /// The prefix of all keys.
     pub prefix: String,
-    /// Over how many tags the keys are spread.
+    /// The number of hash tags that keys are spread over.
     pub tags: u16,
-    /// Whether what the store would certainly refuse is refused without asking it.
+    /// The near cache: denies what the store would certainly deny, without a call.
     pub near_cache: bool,
-    /// Who is asked for what keeps nothing.
+    /// The server for peeks.
     pub read_from: ReadFrom,
-    /// When a server is left alone, and for how long.
+    /// The circuit breaker.
     pub breaker: BreakerConfig,
-    /// What this instance does while the server is away.
+    /// The fallback while the store is unavailable.
     pub fallback: fallback::FallbackOptions,
-    /// Whom to trust and who we are, over TLS.
+    /// Certificates for TLS.
     pub tls: Option<StoreTls>,
     sentinel_password: Option<String>,
-    /// Without which nobody can work out the key of a subject.
+    /// The secret that keys are hashed with.
     key_secret: Option<String>,
-    /// How counters of envoyproxy/ratelimit are kept there, if there are any.
+    /// The counters of envoyproxy/ratelimit, if there are any.
     pub ratelimit_counters: Option<RatelimitCounterSettings>,
 }
 
-/// Where the certificates for a `rediss://` server are. All files are PEM.
+/// Certificate files for a `rediss://` server, all PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreTls {
-    /// Whom the server is trusted by; none: whom this machine trusts.
+    /// The authority of the server's certificate; none: the system's.
     pub authority: Option<PathBuf>,
-    /// Our certificate and its key; none: we show none.
+    /// The client certificate and its key, if any.
     pub client: Option<(PathBuf, PathBuf)>,
 }
 
@@ -87,20 +87,20 @@ impl RedisSettings {
         }
     }
 
-    /// Whether others differ only in who decides, of what stands under `store`.
+    /// True if the settings under `store` differ at most in `mode`.
     pub fn differs_only_in_mode(&self, other: &Self) -> bool {
         let mut same = other.clone();
         same.fallback.mode = self.fallback.mode;
-        // Settings of their own.
+        // These have settings of their own.
         same.key_secret.clone_from(&self.key_secret);
         same.ratelimit_counters.clone_from(&self.ratelimit_counters);
         same == *self
     }
 
-    /// The same as the store takes them. Certificates are read here.
+    /// The options for opening the store. Reads the certificates.
     ///
     /// # Errors
-    /// Certificates that cannot be read. An address that is none; reading settings refuses those.
+    /// Certificates that cannot be read, or an invalid URL, which validation rejects already.
     pub fn options(&self) -> Result<RedisOptions, String> {
         let options = Redis::options(&self.url).map_err(|error| error.to_string())?;
         let options = match &self.tls {
@@ -158,7 +158,7 @@ impl SettingsReader<'_> {
             (None, None) => None,
             (Some(_), None) | (None, Some(_)) => {
                 self.problems
-                    .error_with(&node.location, "`cert` and `key` belong together", "give both, or none");
+                    .error_with(&node.location, "`cert` and `key` must both be set", "set both, or none");
                 None
             }
         };
@@ -185,7 +185,7 @@ impl SettingsReader<'_> {
             redis.clock = time;
         }
         if let Some(functions) =
-            find("functions").and_then(|node| node.keyword("a way to call the script", &FUNCTION_MODES, problems))
+            find("functions").and_then(|node| node.keyword("a value of `functions`", &FUNCTION_MODES, problems))
         {
             redis.functions = functions;
         }
@@ -207,7 +207,7 @@ impl SettingsReader<'_> {
         redis
     }
 
-    /// What holds when the server fails.
+    /// Settings for the time while the store is unavailable.
     fn failure(&mut self, redis: &mut RedisSettings, fields: &Fields<'_>) {
         let find = |key| fields.find(key).filter(|node: &&Node| !node.is_null());
         redis.fallback.compensation_timeout = EXTRA_DECISION_TIME;
@@ -218,7 +218,7 @@ impl SettingsReader<'_> {
                 Some(extra) => redis.fallback.compensation_timeout = extra,
                 None => self.problems.error_with(
                     &node.location,
-                    "a decision takes at least as long as the call to the store",
+                    "`decision_deadline` is below `deadline`",
                     "write no less than `deadline`",
                 ),
             }
@@ -246,24 +246,24 @@ impl SettingsReader<'_> {
             redis.breaker.failures = u32::try_from(failures).unwrap_or(redis.breaker.failures);
         }
         if let Some(node) = setting("within")
-            && let Some(within) = node.read("a length of time", quantity::parse_duration, problems)
+            && let Some(within) = node.read("a duration", quantity::parse_duration, problems)
         {
             redis.breaker.within = within;
         }
         if let Some(node) = setting("open_for").filter(|node| node.scalar() != Some("auto"))
-            && let Some(long) = node.read("`auto` or a length of time", quantity::parse_duration, problems)
+            && let Some(long) = node.read("`auto` or a duration", quantity::parse_duration, problems)
         {
             redis.breaker.open_for = OpenFor::Fixed(long);
         }
     }
 }
 
-/// A share of which something is left, in millionths.
+/// A share above zero, in millionths.
 fn nonzero_share(text: &str) -> Result<u32, ValueError> {
     match quantity::parse_share(text)?.millionths() {
         0 => Err(ValueError::new(
-            "without a share nothing would pass",
-            "write more than nothing, such as `0.8`; what shall be refused says `on_store_failure: closed`",
+            "a share of 0 denies everything",
+            "write more than 0, such as `0.8`; to deny, use `on_store_failure: closed` in the rules",
         )),
         millionths => Ok(millionths),
     }
@@ -275,7 +275,7 @@ fn prefix(text: &str) -> Result<String, ValueError> {
         return Ok(text.to_owned());
     }
     Err(ValueError::new(
-        "this cannot be a prefix of keys",
+        "invalid prefix of keys",
         "write up to 32 letters, digits, `_`, `-`, `.` or `:`",
     ))
 }
@@ -298,7 +298,7 @@ impl fmt::Debug for RedisSettings {
 }
 
 const DEADLINE_MAX: Duration = Duration::from_secs(60);
-/// How much longer than the store's call a decision may take.
+/// The default of `decision_deadline` beyond `deadline`.
 const EXTRA_DECISION_TIME: Duration = Duration::from_millis(5);
 const SKEW_TOLERANCE: Duration = Duration::from_millis(100);
 const READ_FROM: [(&str, ReadFrom); 2] = [("primary", ReadFrom::Primary), ("replica", ReadFrom::Replica)];
