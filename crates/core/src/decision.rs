@@ -72,7 +72,7 @@ impl Cost {
         }
     }
 
-    /// Hits as envoyproxy/ratelimit counts them. Its limits and requests go up to 2^32 - 1; a larger number is capped
+    /// Hits as `ratelimit` counts them. Its limits and requests go up to 2^32 - 1; a larger number is capped
     /// there, which exhausts any of them.
     pub const fn from_hits(hits: u64) -> Self {
         const HITS_MAX: u64 = (1 << 32) - 1;

@@ -21,8 +21,8 @@ pub use store::{MemorySettings, RatelimitCounterSettings, RedisSettings, Snapsho
 pub(crate) use self::reader::without_snippet;
 
 use self::reader::SettingsReader;
-use crate::compat::ratelimit::CompatModes;
 use crate::compat::ratelimit::files::RatelimitRules;
+use crate::compat::ratelimit::{self, CompatModes};
 use crate::server::auth::tokens::{Rights, Tokens};
 use crate::server::http::{Dialects, Forward, HttpLimits, RetryAfter};
 use crate::server::net::listen::Address;
@@ -39,7 +39,7 @@ pub struct Config {
     pub http: Option<Address>,
     /// The address of the gRPC front end; none: it is disabled.
     pub grpc: Option<Address>,
-    /// The address of the debug port; none: it is disabled, or there are no files of envoyproxy/ratelimit.
+    /// The address of the debug port; none: it is disabled, or there are no files of `ratelimit`.
     pub debug: Option<Address>,
     /// The address of the front end for the Redis protocol; none: it is disabled.
     pub resp: Option<Address>,
@@ -51,7 +51,7 @@ pub struct Config {
     pub tls: Option<TlsFiles>,
     /// The listeners with TLS; none: all of them.
     pub tls_only: Option<Vec<&'static str>>,
-    /// The listeners that other machines reach without authentication, as envoyproxy/ratelimit allows.
+    /// The listeners that other machines reach without authentication, as `ratelimit` allows.
     pub exposed_as_ratelimit: Vec<&'static str>,
     /// Limits on connections and requests.
     pub limits: HttpLimits,
@@ -75,7 +75,7 @@ pub struct Config {
     pub log_format: LogFormat,
     /// The leading bits of an IPv6 address that identify one caller.
     pub ipv6_prefix: u8,
-    /// The modes for descriptors of envoyproxy/ratelimit's files.
+    /// The modes for descriptors of `ratelimit`'s files.
     pub ratelimit_modes: CompatModes,
 }
 
@@ -106,7 +106,7 @@ impl Config {
     }
 
     /// The rights of a caller without a token at a listener, if no tokens are configured: all of them, and on an exposed
-    /// listener only what envoyproxy/ratelimit allows.
+    /// listener only what `ratelimit` allows.
     pub fn anonymous_rights(&self, listener: &str) -> Rights {
         match self.exposed_as_ratelimit.contains(&listener) {
             true => Rights::CHECK | Rights::METRICS,
@@ -134,7 +134,7 @@ impl SettingsReader<'_> {
     fn config(&mut self) -> Option<Config> {
         let fields = self.raw.root.fields("the settings", &KEYS, &mut self.problems)?;
         let find = |key| fields.find(key).filter(|node| !node.is_null());
-        let server = self.server(find("server"), find("envoy_rules").is_some());
+        let server = self.server(find("server"), find(ratelimit::SETTING).is_some());
         let store = self.store(find("store"));
         let data_dir = match find("data_dir").and_then(|node| self.path(node, "a folder")) {
             Some(path) => DataDir {
@@ -163,7 +163,7 @@ impl SettingsReader<'_> {
             // Fingerprints in memory are keyed anyway, by a random secret of the process.
             memory @ StoreSettings::Memory(_) => memory,
         };
-        let store = self.with_ratelimit_counters(store, find("envoy_rules"));
+        let store = self.with_ratelimit_counters(store, find(ratelimit::SETTING));
         let exposed_as_ratelimit = self.check_exposure(&server, tokens.is_some(), resp_password.is_some());
         Some(Config {
             http: server.http.map(|(address, _)| address),
@@ -215,7 +215,7 @@ const KEYS: [&str; 17] = [
     "attributes",
     "rules",
     "rules_files",
-    "envoy_rules",
+    ratelimit::SETTING,
     "ipv6_prefix",
     "key_secret",
     "log",
@@ -242,4 +242,4 @@ const DRAIN_MAX: Duration = Duration::from_secs(3_600);
 pub(crate) const IPV6_PREFIX: u8 = 64;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -12,7 +12,7 @@ mod when;
 use super::attempt::Attempt;
 use super::lint::lint;
 use super::model::{CounterSpec, Rule, RuleSet};
-use super::ratelimit::{Descriptors, RatelimitOptions};
+use super::ratelimit::{self, Descriptors, RatelimitOptions};
 use crate::problem::{Location, Problem, Problems};
 use crate::yaml::{Node, NodeKind, excerpt};
 use expressions::Expressions;
@@ -152,10 +152,7 @@ impl RulesParser {
         if let Some(rule) = self.rules.iter().find(|rule| descriptors.has_domain(&rule.domain)) {
             self.problems.error_with(
                 &rule.location,
-                format!(
-                    "the domain `{}` is one of envoyproxy/ratelimit's files",
-                    excerpt(&rule.domain)
-                ),
+                ratelimit::domain_taken(&excerpt(&rule.domain)),
                 "rules of our own need another domain: the two settle requests in different ways",
             );
         }

@@ -27,5 +27,10 @@ pub use options::RatelimitOptions;
 pub use stat_path::{StatPath, override_path};
 pub use tree::{DescriptorLimit, DescriptorMatch, Descriptors};
 
+/// The error of a rule in a domain that a descriptor file has.
+pub(super) fn domain_taken(domain: &str) -> String {
+    format!("the domain `{domain}` is one of envoyproxy/ratelimit's files")
+}
+
 #[cfg(test)]
 mod tests;

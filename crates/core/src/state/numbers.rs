@@ -113,7 +113,7 @@ impl StateNumbers for fixed_window::State {
         Some(Self {
             due: checked_timestamp(due)?,
             at: checked_write_time(at)?,
-            // Windows of envoyproxy/ratelimit hold more than others.
+            // Windows of hits may hold more than others.
             used: u32::try_from(used).ok()?.into(),
         })
     }

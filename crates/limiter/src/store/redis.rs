@@ -68,7 +68,7 @@ pub struct Redis {
     pub(crate) topology: Arc<Topology>,
     /// Findings of the last diagnostics.
     warnings: Mutex<Vec<String>>,
-    /// Counters of envoyproxy/ratelimit, if this store keeps them.
+    /// Counters of `ratelimit`, if this store keeps them.
     counters: Option<Box<RedisCounters>>,
 }
 

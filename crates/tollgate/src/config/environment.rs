@@ -3,7 +3,7 @@
 
 use crate::compat::ratelimit::env;
 
-/// Every variable that may be a setting, ours or envoyproxy/ratelimit's. Bytes of a value that are not UTF-8 are replaced,
+/// Every variable that may be a setting, ours or `ratelimit`'s. Bytes of a value that are not UTF-8 are replaced,
 /// so that the setting is rejected and not ignored.
 #[expect(
     clippy::disallowed_methods,

@@ -1,7 +1,8 @@
 //! The layers of settings: the file, then the environment, then flags. Later layers win, and every value keeps its location.
-//! The environment of envoyproxy/ratelimit, if it is used, is the lowest layer.
+//! The environment of `ratelimit`, if it is used, is the lowest layer.
 
 use super::reader::without_snippet;
+use crate::compat::ratelimit;
 use crate::compat::ratelimit::env::RatelimitEnv;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use tollgate_limiter::core::yaml::{self, MapKey, Node, NodeKind};
 pub struct Sources {
     /// `--config`. None: `tollgate.yaml` in the working folder, if there is one.
     pub file: Option<PathBuf>,
-    /// Environment variables that start with `TOLLGATE_`, and those of envoyproxy/ratelimit. Others are ignored.
+    /// Environment variables that start with `TOLLGATE_`, and those of `ratelimit`. Others are ignored.
     pub variables: Vec<(String, String)>,
     /// `--store`.
     pub store: Option<String>,
@@ -28,7 +29,7 @@ pub struct RawSettings {
     pub root: Node,
     /// The file that was read.
     pub file: Option<ConfigFile>,
-    /// The variables of envoyproxy/ratelimit that are used; empty: that environment is not.
+    /// The variables of `ratelimit` that are used; empty: that environment is not.
     pub ratelimit_origins: Vec<Arc<Origin>>,
     /// Differences from what that environment asks for.
     pub notes: Vec<Problem>,
@@ -135,7 +136,7 @@ impl RawSettings {
         (!node.is_null()).then_some(node)
     }
 
-    /// True if a location is in the environment of envoyproxy/ratelimit.
+    /// True if a location is in the environment of `ratelimit`.
     pub fn is_from_ratelimit_env(&self, location: &Location) -> bool {
         self.ratelimit_origins
             .iter()
@@ -369,12 +370,12 @@ fn is_same(a: &Node, b: &Node) -> bool {
 pub const DEFAULT_FILE: &str = "tollgate.yaml";
 
 /// Settings that a reload applies completely.
-const RELOADABLE: [&str; 3] = ["rules", "rules_files", "envoy_rules"];
+const RELOADABLE: [&str; 3] = ["rules", "rules_files", ratelimit::SETTING];
 
 /// Variables of the commands that call a server.
 const CLIENT_VARIABLES: [&str; 2] = ["URL", "TOKEN"];
 
-const SHORTHANDS: [(&str, &str); 2] = [("store", "url"), ("envoy_rules", "files")];
+const SHORTHANDS: [(&str, &str); 2] = [("store", "url"), (ratelimit::SETTING, "files")];
 
 /// The most levels in the name of a variable or a flag.
 const LEVELS_MAX: usize = 8;

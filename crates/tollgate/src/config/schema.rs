@@ -32,6 +32,7 @@ const SETTINGS: &str = include_str!("settings.schema.json");
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compat::ratelimit;
     use crate::compat::ratelimit::files::RATELIMIT_KEYS;
     use crate::config::{KEYS, server, store};
     use crate::server::auth::tokens::Rights;
@@ -60,6 +61,7 @@ mod tests {
         let dialects = Dialect::NAMES.map(|(name, _)| name);
         let rights = Rights::NAMES.map(|(name, _)| name);
         let store_keys = [&store::COMMON_KEYS[..], &store::MEMORY_KEYS, &store::REDIS_KEYS].concat();
+        let ratelimit_keys = format!("/$defs/settings/properties/{}/oneOf/2/properties", ratelimit::SETTING);
         for (path, known) in [
             ("/$defs/settings/properties", &KEYS[..]),
             ("/$defs/settings/properties/server/properties", &server::KEYS),
@@ -72,14 +74,8 @@ mod tests {
                 "/$defs/settings/properties/forward_auth/properties/gateway/enum",
                 &Gateway::NAMES.map(|(name, _)| name),
             ),
-            (
-                "/$defs/settings/properties/envoy_rules/oneOf/2/properties",
-                &RATELIMIT_KEYS,
-            ),
-            (
-                "/$defs/settings/properties/envoy_rules/oneOf/2/properties/counters/properties",
-                &store::COUNTERS,
-            ),
+            (&ratelimit_keys, &RATELIMIT_KEYS),
+            (&format!("{ratelimit_keys}/counters/properties"), &store::COUNTERS),
             ("/$defs/right/enum", &rights),
             ("/$defs/dialect/enum", &[&dialects[..], &["none"]].concat()),
         ] {

@@ -1,6 +1,7 @@
 //! `server`: addresses of the front ends, TLS, and limits on connections.
 
 use super::reader::SettingsReader;
+use crate::compat::ratelimit::exposure;
 use crate::server::http::HttpLimits;
 use crate::server::net::listen::Address;
 use crate::server::net::tls::TlsFiles;
@@ -26,15 +27,15 @@ pub(super) struct ServerSettings {
 pub(super) type ListenAddress = Option<(Address, Option<Location>)>;
 
 impl SettingsReader<'_> {
-    /// Reads the section. Only files of envoyproxy/ratelimit open the debug port by default.
-    pub(super) fn server(&mut self, node: Option<&Node>, has_envoy_rules: bool) -> ServerSettings {
+    /// Reads the section. Only files of `ratelimit` open the debug port by default.
+    pub(super) fn server(&mut self, node: Option<&Node>, has_ratelimit_files: bool) -> ServerSettings {
         let fields = node.and_then(|node| node.fields("`server`", &KEYS, &mut self.problems));
         let find = |key| fields.as_ref()?.find(key).filter(|node| !node.is_null());
         let mut server = ServerSettings {
             http: self.listen(find("http"), HTTP),
             grpc: self.listen(find("grpc"), GRPC),
             resp: self.listen(find("resp"), RESP),
-            debug: match (find("debug"), has_envoy_rules) {
+            debug: match (find("debug"), has_ratelimit_files) {
                 (None, false) => None,
                 (node, _) => self.listen(node, DEBUG),
             },
@@ -69,7 +70,7 @@ impl SettingsReader<'_> {
     }
 
     /// Rejects listeners that other machines reach without authentication. Returns those that are exposed all the same,
-    /// because they come from the environment of envoyproxy/ratelimit.
+    /// because they come from the environment of `ratelimit`.
     pub(super) fn check_exposure(
         &mut self,
         server: &ServerSettings,
@@ -113,15 +114,9 @@ impl SettingsReader<'_> {
         exposed
     }
 
-    /// Warns of a listener that is as open as envoyproxy/ratelimit's.
+    /// Warns of a listener that is as open as `ratelimit`'s.
     fn warn_exposed(&mut self, name: &str, address: &Address, location: &Location) {
-        let text = format!("ANYONE can call {address}, as with envoyproxy/ratelimit: no authentication is configured");
-        let hint = format!(
-            "endpoints that envoyproxy/ratelimit does not have are rejected there; restrict it \
-             with `server.{name}` (TOLLGATE_SERVER__{}=127.0.0.1:{}), or configure tokens (`auth`)",
-            name.to_uppercase(),
-            address.port().unwrap_or_default()
-        );
+        let (text, hint) = exposure::warning(name, address);
         self.problems.push(Problem::warning(location, text).with_hint(hint));
     }
 

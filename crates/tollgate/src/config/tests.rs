@@ -1,7 +1,6 @@
 //! What settings mean, and what is said of those that mean nothing. Over all sections, as a person writes them.
 
 use super::*;
-use crate::compat::ratelimit::HeaderNames;
 use crate::server::http::{Gateway, RequestField, RetryAfterFormat};
 use std::time::Duration;
 use tollgate_limiter::core::problem::Origin;
@@ -11,7 +10,7 @@ use tollgate_limiter::store::memory::Overflow;
 use tollgate_limiter::store::redis::{BreakerConfig, ClockSource, Functions, OpenFor, ReadFrom};
 
 /// The settings of a text, and everything that is said of them.
-fn read(text: &str) -> (Option<Config>, String) {
+pub(crate) fn read(text: &str) -> (Option<Config>, String) {
     let origin = Origin::new("conf/tollgate.yaml", text);
     let mut root = yaml::parse(&origin).expect("the text is YAML");
     if root.is_null() {
@@ -32,7 +31,7 @@ fn read(text: &str) -> (Option<Config>, String) {
     }
 }
 
-fn accepted(text: &str) -> Config {
+pub(crate) fn accepted(text: &str) -> Config {
     let (config, messages) = read(text);
     config.unwrap_or_else(|| panic!("{text} was refused: {messages}"))
 }
@@ -71,7 +70,7 @@ fn nothing_written_means_the_defaults() {
 #[test]
 fn what_is_written_is_meant() {
     let config = accepted(
-        "server:\n  http: '[::1]:0'\n  grpc: disabled\n  tls: { cert: a.pem, key: /etc/a.key, client_ca: ca.pem, client_names: [envoy.example] }\n\
+        "server:\n  http: '[::1]:0'\n  grpc: disabled\n  tls: { cert: a.pem, key: /etc/a.key, client_ca: ca.pem, client_names: [proxy.example] }\n\
          \x20 limits: { connections: 7, connections_per_address: 6, headers: 8, header_bytes: 32KiB, header_timeout: 3s, idle_timeout: 4s, body_timeout: 5s, streams: 9 }\n\
          store: { url: memory, max_memory: 2GiB, snapshot: counters, overflow: deny }\n\
          data_dir: ../data\ndrain: 500ms\nheaders: [draft07, x-unix]\nretry_after: { jitter: 2.5%, format: date }\n\
@@ -84,7 +83,7 @@ fn what_is_written_is_meant() {
     let tls = config.tls.expect("certificates are named");
     assert_eq!(tls.certificate.to_str(), Some("conf/a.pem"));
     assert_eq!(tls.key.to_str(), Some("/etc/a.key"));
-    assert_eq!(tls.client_names.as_deref(), Some(&["envoy.example".into()][..]));
+    assert_eq!(tls.client_names.as_deref(), Some(&["proxy.example".into()][..]));
     assert_eq!(config.grpc, None);
     let bounds = config.limits;
     assert_eq!(
@@ -255,7 +254,7 @@ fn gateways_are_as_they_are_written() {
             ("ip".into(), RequestField::ClientIp),
         ]
     );
-    let plain = accepted("forward_auth: { gateway: envoy }\ntrusted_proxies: []").forward;
+    let plain = accepted("forward_auth: { gateway: caddy }\ntrusted_proxies: []").forward;
     let plain = plain.expect("a gateway is named");
     assert_eq!(plain.attributes, Forward::default_attributes());
     assert!(plain.trusted_proxies.is_empty());
@@ -436,83 +435,6 @@ fn no_secret_is_repeated_in_what_is_said() {
         let (config, messages) = read(text);
         assert!(config.is_none() && !messages.contains("hunter2"), "{messages}");
     }
-}
-
-#[test]
-fn counters_of_envoyproxy_are_kept_as_is_said() {
-    let counters = |text: &str| match accepted(text).store {
-        StoreSettings::Redis(redis) => redis.ratelimit_counters,
-        StoreSettings::Memory(_) => panic!("{text}"),
-    };
-    assert_eq!(counters("store: redis://a"), None);
-    for plain in ["[a.yaml]", "{ files: a.yaml }", "{ files: a.yaml, counters: {} }"] {
-        let text = format!("store: redis://a\nenvoy_rules: {plain}");
-        assert_eq!(counters(&text), Some(RatelimitCounterSettings::default()), "{plain}");
-    }
-    let all = counters(
-        "store: redis://a\nenvoy_rules:\n  files: a.yaml\n  counters:\n    prefix: 'rl:'\n    jitter: 0s\n    local_cache: 1MiB\n    \
-         stop_when_over: true\n    per_second: { url: 'redis+cluster://b', deadline: 20ms }\n",
-    );
-    let all = all.expect("counters");
-    assert_eq!(
-        (&*all.prefix, all.jitter, all.local_cache, all.stop_when_over),
-        ("rl:", 0, 1 << 20, true)
-    );
-    assert_eq!(all.per_second.expect("a server").deadline, Duration::from_millis(20));
-    for (counters, what) in [
-        ("{ jitter: 1500ms }", "write whole seconds"),
-        ("{ jitter: 300 }", "300"),
-        ("{ per_second: memory }", "this is not a Redis server"),
-        ("{ per_second: 'http://a' }", "unknown store"),
-        ("{ prefx: a }", "did you mean `prefix`"),
-        ("7", "`counters` of `envoy_rules`"),
-    ] {
-        let (config, messages) = read(&format!(
-            "store: redis://a\nenvoy_rules: {{ files: a.yaml, counters: {counters} }}"
-        ));
-        assert!(config.is_none() && messages.contains(what), "{counters}: {messages}");
-    }
-    let (config, messages) = read("envoy_rules: { files: a.yaml, counters: { prefix: x } }");
-    assert!(
-        config.is_some() && messages.contains("nobody else can count in the memory"),
-        "{messages}"
-    );
-}
-
-#[test]
-fn how_files_of_envoyproxys_ratelimit_are_answered_is_as_it_is_written() {
-    assert_eq!(accepted("").debug, None);
-    assert_eq!(accepted("").ratelimit_modes, CompatModes::default());
-    let config = accepted("envoy_rules: [a.yaml]");
-    let debug = config.debug.map(|address| address.to_string());
-    assert_eq!(
-        (debug.as_deref(), config.ratelimit_modes),
-        (Some("127.0.0.1:6070"), CompatModes::default())
-    );
-    let off = accepted("server: { debug: disabled }\nenvoy_rules: [a.yaml]");
-    assert_eq!(off.debug, None);
-    let own = accepted("server: { debug: '127.0.0.1:7' }")
-        .debug
-        .map(|address| address.to_string());
-    assert_eq!(own.as_deref(), Some("127.0.0.1:7"));
-    let config = accepted(
-        "log_format: json\nenvoy_rules: { files: a.yaml, shadow_mode: true, healthy_with_rules: true, response_headers: { reset: X-Reset }, \
-         prometheus_names: true, json_errors_as_400: true }",
-    );
-    let names = HeaderNames {
-        reset: "X-Reset".into(),
-        ..HeaderNames::default()
-    };
-    let modes = CompatModes {
-        shadow: true,
-        healthy_with_rules: true,
-        headers: Some(names),
-        prometheus_names: true,
-        json_errors_as_400: true,
-    };
-    assert_eq!((config.ratelimit_modes, config.log_format), (modes, LogFormat::Json));
-    let on = accepted("envoy_rules: { files: a.yaml, response_headers: true }").ratelimit_modes;
-    assert_eq!(on.headers, Some(HeaderNames::default()));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Settings that a running server takes from a changed configuration; the others wait for a restart.
 
+use crate::compat::ratelimit;
 use crate::config::{RawSettings, StoreSettings};
 use crate::rule_source::ConfigSnapshot;
 use crate::server::auth::tokens::{Keyring, Tokens};
@@ -9,7 +10,7 @@ use std::sync::Arc;
 
 /// The parts of a server that settings change while it runs, and the settings it was started with.
 pub struct LiveSettings {
-    /// Its store takes `mode`, its answers the modes of envoyproxy/ratelimit.
+    /// Its store takes `mode`, its answers the modes of `ratelimit`.
     pub gate: Arc<Gate>,
     /// The settings at the start.
     pub started_with: Arc<RawSettings>,
@@ -46,7 +47,7 @@ impl LiveSettings {
                     changed.retain(|name| name != "store");
                 }
                 if initial.ratelimit_counters != current.ratelimit_counters {
-                    changed.push("envoy_rules.counters".into());
+                    changed.push(format!("{}.counters", ratelimit::SETTING));
                 }
             }
         }

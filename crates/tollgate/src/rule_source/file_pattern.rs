@@ -1,4 +1,4 @@
-//! Entries of `rules_files` and `envoy_rules`: a path, or a glob over files.
+//! Entries of the settings that name rule files: a path, or a glob over files.
 
 use crate::compat::ratelimit::files::RatelimitRules;
 use crate::config::RawSettings;
@@ -23,7 +23,7 @@ pub(super) type RuleFile = (RulesFormat, Result<Arc<Origin>, Problem>);
 pub(super) enum RulesFormat {
     /// Tollgate's own.
     Native,
-    /// That of envoyproxy/ratelimit.
+    /// That of `ratelimit`.
     Ratelimit,
 }
 

@@ -1,4 +1,4 @@
-//! `envoy_rules.isolate_files`: a broken file of envoyproxy/ratelimit is quarantined, and the others are still loaded.
+//! `isolate_files`: a broken file of `ratelimit` is quarantined, and the others are still loaded.
 
 use super::file_pattern::{RuleFile, RulesFormat};
 use std::collections::HashMap;

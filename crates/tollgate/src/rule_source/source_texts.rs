@@ -1,7 +1,7 @@
 //! The texts of settings and rule files as read at one moment, and compiling them.
 
 use super::file_pattern::{RuleFile, RulesFormat};
-use crate::compat::ratelimit::files::RatelimitRules;
+use crate::compat::ratelimit::{self, files::RatelimitRules};
 use crate::config::{Config, IPV6_PREFIX, RawSettings, without_snippet};
 use std::sync::Arc;
 use tollgate_limiter::core::problem::{Location, Origin, Problem, Problems};
@@ -35,24 +35,24 @@ pub(super) struct SourceTexts {
     pub(super) secrets: Vec<Option<[u8; 32]>>,
     /// Problems of the patterns of native files.
     pub(super) problems: Vec<Problem>,
-    /// Problems of the patterns of envoyproxy/ratelimit's files.
+    /// Problems of the patterns of `ratelimit` files.
     pub(super) ratelimit_problems: Vec<Problem>,
 }
 
 impl SourceTexts {
-    /// True if the settings let the server start without the files of envoyproxy/ratelimit.
+    /// True if the settings let the server start without the files of `ratelimit`.
     pub(super) fn may_start_without_ratelimit(&self) -> bool {
         let settings = self.settings.as_ref();
         settings.is_ok_and(|raw| RatelimitRules::read(raw, &mut Problems::new()).may_be_missing)
     }
 
-    /// True if a broken file of envoyproxy/ratelimit is quarantined instead of failing the reload.
+    /// True if a broken file of `ratelimit` is quarantined instead of failing the reload.
     pub(super) fn isolates_files(&self) -> bool {
         let settings = self.settings.as_ref();
         settings.is_ok_and(|raw| RatelimitRules::read(raw, &mut Problems::new()).isolates_files)
     }
 
-    /// Compiles all but envoyproxy/ratelimit's files. `problems`, which those files have, are reported as missing then.
+    /// Compiles all but `ratelimit` files. `problems`, which those files have, are reported as missing then.
     ///
     /// # Errors
     /// `problems`, if the rest cannot be used either.
@@ -107,7 +107,7 @@ impl SourceTexts {
     fn rules(&self, raw: &RawSettings, config: Option<&Config>, problems: &mut Problems) -> Option<RuleSet> {
         let ipv6_prefix = config.map_or(IPV6_PREFIX, |config| config.ipv6_prefix);
         let mut parser = RulesParser::new(rules::ParserOptions { ipv6_prefix });
-        let file_settings = raw.setting("rules_files").or(raw.setting("envoy_rules"));
+        let file_settings = raw.setting("rules_files").or(raw.setting(ratelimit::SETTING));
         match (raw.setting("rules"), file_settings) {
             (Some(rules), _) => parser.add_rules(rules, Attempt::DOMAIN),
             (None, Some(_)) => {}

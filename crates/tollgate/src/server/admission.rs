@@ -112,7 +112,7 @@ impl AdmissionControl {
 }
 
 impl Denial {
-    /// The text for the caller. The one about rules is envoyproxy/ratelimit's own, which its users search for.
+    /// The text for the caller. The one about rules is that of `ratelimit`, which its users search for.
     pub const fn text(self) -> &'static str {
         match self {
             Self::AwaitingRules => "no rate limit configuration loaded",

@@ -188,7 +188,7 @@ impl Gate {
         self.telemetry.metrics().reload_errors.get()
     }
 
-    /// The modes of envoyproxy/ratelimit.
+    /// The answer modes of `ratelimit`.
     pub fn compat(&self) -> &RatelimitCompat {
         &self.compat
     }
@@ -228,7 +228,7 @@ impl Gate {
         self.telemetry.metrics().ratelimit.calls.add(outcome);
     }
 
-    /// The statistics of envoyproxy/ratelimit as its debug port shows them: `name: number`, sorted, one per line.
+    /// The statistics of `ratelimit` as its debug port shows them: `name: number`, sorted, one per line.
     pub fn ratelimit_stats(&self) -> String {
         self.metrics().ratelimit.text()
     }

@@ -1,4 +1,4 @@
-//! The gRPC front end: Envoy's rate limit service, health, reflection.
+//! The gRPC front end: the rls service, health, reflection.
 
 mod coalesced_io;
 mod connection;
@@ -13,6 +13,7 @@ use self::service::GrpcService;
 use super::gate::Gate;
 use super::net::accept::accept;
 use super::net::listen::Listener;
+use super::rls;
 use std::pin::pin;
 use std::sync::Arc;
 use tonic_health::ServingStatus;
@@ -46,12 +47,7 @@ async fn report_health(health: &HealthReporter, is_serving: bool) {
     } else {
         ServingStatus::NotServing
     };
-    for name in ["", SERVICE_NAME, AS_RATELIMIT] {
+    for name in rls::HEALTH_NAMES {
         health.set_service_status(name, status).await;
     }
 }
-
-/// The name of Envoy's service in health checks.
-const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
-/// The name that probes for envoyproxy/ratelimit use.
-const AS_RATELIMIT: &str = "ratelimit";

@@ -28,7 +28,7 @@ pub async fn serve(listener: Listener, gate: Arc<Gate>, settings: HttpSettings, 
     serve_routes(listener, gate, settings, shutdown, &api::ROUTES).await;
 }
 
-/// The same for the debug port: what the limits of envoyproxy/ratelimit's files are, and what was counted.
+/// Serves the debug port: the limits of `ratelimit` files and their statistics.
 pub async fn serve_debug(
     listener: Listener,
     gate: Arc<Gate>,

@@ -32,6 +32,13 @@ mod messages {
 /// The descriptors of all messages, for server reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!("../../proto/generated/envoy.bin");
 
+/// The path of the service's only call.
+pub const SHOULD_RATE_LIMIT_PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// The names of the service in gRPC health checks: the server as a whole, the service, and the name that probes for
+/// envoyproxy/ratelimit use.
+pub const HEALTH_NAMES: [&str; 3] = ["", "envoy.service.ratelimit.v3.RateLimitService", "ratelimit"];
+
 /// The reason a request has no verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RlsError {

@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Telemetry {
     metrics: Arc<Metrics>,
     registry: Registry,
-    /// The same statistics under the Prometheus names of envoyproxy/ratelimit.
+    /// The same statistics under the Prometheus names of `ratelimit`.
     ratelimit_registry: Registry,
 }
 
@@ -40,7 +40,7 @@ pub struct Telemetry {
 pub enum MetricNames {
     /// Tollgate's own.
     Native,
-    /// Also those of envoyproxy/ratelimit, for the statistics it has.
+    /// Also those of `ratelimit`, for the statistics it has.
     WithRatelimit,
 }
 
@@ -48,7 +48,7 @@ pub enum MetricNames {
 #[derive(Debug, Default)]
 pub struct Metrics {
     pub(super) decisions: Decisions,
-    /// Statistics of envoyproxy/ratelimit.
+    /// Statistics of `ratelimit`.
     pub ratelimit: RatelimitStats,
     /// Time from planning to verdict.
     pub(super) seconds: Histogram,

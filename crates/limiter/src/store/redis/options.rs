@@ -186,7 +186,7 @@ impl RedisOptions {
         Self { read_from, ..self }
     }
 
-    /// Keeps the counters of envoyproxy/ratelimit in its own keys. Default: they are limits like all others.
+    /// Keeps the counters of `ratelimit` in its own keys. Default: they are limits like all others.
     pub fn ratelimit_counters(self, counters: RedisCountersOptions) -> Self {
         Self {
             counters: Some(counters),
@@ -275,7 +275,7 @@ impl fmt::Debug for RedisOptions {
             .field("near_cache", &self.near_cache)
             .field("breaking", &self.breaker)
             .field("read_from", &self.read_from)
-            .field("envoy", &self.counters)
+            .field("counters", &self.counters)
             .finish_non_exhaustive()
     }
 }

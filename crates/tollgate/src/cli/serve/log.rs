@@ -27,7 +27,7 @@ pub(super) fn init(level: LevelFilter, format: LogFormat) {
     };
 }
 
-/// One JSON object per line, with the member names of envoyproxy/ratelimit.
+/// One JSON object per line, with the member names of `ratelimit`.
 struct JsonFormat;
 
 impl<S, N> FormatEvent<S, N> for JsonFormat

@@ -40,7 +40,7 @@ pub struct RedisSettings {
     sentinel_password: Option<String>,
     /// The secret that keys are hashed with.
     key_secret: Option<String>,
-    /// The counters of envoyproxy/ratelimit, if there are any.
+    /// The counters of `ratelimit`, if there are any.
     pub ratelimit_counters: Option<RatelimitCounterSettings>,
 }
 
@@ -121,7 +121,7 @@ impl RedisSettings {
             .breaker(self.breaker)
             .read_from(self.read_from);
         let options = match &self.ratelimit_counters {
-            Some(envoy) => options.ratelimit_counters(envoy.options()?),
+            Some(counters) => options.ratelimit_counters(counters.options()?),
             None => options,
         };
         Ok(match &self.key_secret {
@@ -292,7 +292,7 @@ impl fmt::Debug for RedisSettings {
             .field("breaking", &self.breaker)
             .field("local", &self.fallback)
             .field("read_from", &self.read_from)
-            .field("envoy", &self.ratelimit_counters)
+            .field("ratelimit_counters", &self.ratelimit_counters)
             .finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! Who may ask what: callers' tokens and their rights.
+//! Callers' tokens and their rights.
 
 use arc_swap::{ArcSwap, Guard};
 use hyper::HeaderMap;
@@ -9,53 +9,52 @@ use std::fmt;
 use std::ops::BitOr;
 use std::sync::Arc;
 
-/// The tokens that callers may show.
+/// The tokens that callers may present.
 ///
-/// Only their digests are kept, and a shown token is looked up by its digest: how long that takes tells nothing about the
-/// tokens there are.
+/// Only digests are kept, and a token is looked up by its digest, so the duration of a lookup leaks nothing about the tokens.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Tokens {
     by_digest: HashMap<[u8; 32], Caller>,
 }
 
-/// What is kept of a token that was shown, to see later whether it still holds.
+/// The digest of a presented token, to check later whether it is still valid.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct TokenDigest([u8; 32]);
 
-/// The tokens that hold now. They are taken anew when their file changes, all at once.
+/// The valid tokens. They are replaced as a whole when their file changes.
 #[derive(Debug)]
 pub struct Keyring(ArcSwap<Tokens>);
 
-/// Whose token it is, and what it may be used for.
+/// The owner of a token, and its rights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// As the operator named it: for the log.
+    /// The name that the operator chose, for the log.
     pub name: Box<str>,
-    /// What it may do.
+    /// The rights of the token.
     pub rights: Rights,
 }
 
-/// A token as the operator gives it.
+/// A token as the operator configures it.
 #[derive(Clone, Copy)]
 pub enum TokenSecret<'a> {
     /// The token.
     Plain(&'a str),
-    /// Its SHA-256, so that the file holds no secret.
+    /// Its SHA-256, so that the file contains no secret.
     Sha256([u8; 32]),
 }
 
-/// What a token may be used for.
+/// The actions that a token allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rights(u8);
 
 impl Tokens {
-    /// The shortest token: below that, guessing is not hopeless.
+    /// The minimum length of a token; shorter ones could be guessed.
     pub const LENGTH_MIN: usize = 16;
 
     /// Adds a token.
     ///
     /// # Errors
-    /// A token that is too short, holds what a header cannot, or is there already.
+    /// A token that is too short, is no valid header value, or exists already.
     pub fn add(&mut self, name: &str, secret: TokenSecret<'_>, rights: Rights) -> Result<(), TokenError> {
         let digest = match secret {
             TokenSecret::Plain(token) if token.len() < Self::LENGTH_MIN => return Err(TokenError::Short),
@@ -73,63 +72,63 @@ impl Tokens {
         Ok(())
     }
 
-    /// Whose token this is.
+    /// Returns the owner of a token.
     pub fn caller(&self, token: &[u8]) -> Option<&Caller> {
         self.caller_by_digest(&TokenDigest::new(token))
     }
 
-    /// Whose token it is that was shown.
+    /// Returns the owner of the token with this digest.
     pub fn caller_by_digest(&self, digest: &TokenDigest) -> Option<&Caller> {
         self.by_digest.get(&digest.0)
     }
 
-    /// Whose token stands in the headers of a request, over HTTP and gRPC alike: `Authorization: Bearer …`, once.
+    /// Returns the owner of the token in the headers of an HTTP or gRPC request: one `Authorization: Bearer …`.
     pub fn caller_from_headers(&self, headers: &HeaderMap) -> Option<&Caller> {
         self.caller(bearer(single_header(headers, &AUTHORIZATION)?)?)
     }
 
-    /// How many there are.
+    /// The number of tokens.
     pub fn len(&self) -> usize {
         self.by_digest.len()
     }
 
-    /// Whether there are none: then nobody may do anything.
+    /// True if there are none: then every request is rejected.
     pub fn is_empty(&self) -> bool {
         self.by_digest.is_empty()
     }
 }
 
-/// The value of a header that stands there once.
+/// Returns the value of a header that occurs exactly once.
 pub(crate) fn single_header<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h HeaderValue> {
     let mut values = headers.get_all(name).iter();
     values.next().filter(|_| values.next().is_none())
 }
 
-/// The token of `Bearer …`; the scheme is written in any case.
+/// Returns the token of `Bearer …`; the scheme is case-insensitive.
 fn bearer(value: &HeaderValue) -> Option<&[u8]> {
     let (scheme, token) = value.as_bytes().split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 
 impl TokenDigest {
-    /// Of a token.
+    /// The digest of a token.
     pub fn new(token: &[u8]) -> Self {
         Self(Sha256::digest(token).into())
     }
 }
 
 impl Keyring {
-    /// These tokens, until others are taken.
+    /// A keyring of these tokens.
     pub fn new(tokens: Tokens) -> Self {
         Self(ArcSwap::from_pointee(tokens))
     }
 
-    /// Those that hold now.
+    /// The valid tokens.
     pub fn tokens(&self) -> Guard<Arc<Tokens>> {
         self.0.load()
     }
 
-    /// Takes others. False if they are the same.
+    /// Replaces the tokens. False if they are the same.
     pub fn replace(&self, tokens: Tokens) -> bool {
         let differ = **self.0.load() != tokens;
         if differ {
@@ -140,22 +139,22 @@ impl Keyring {
 }
 
 impl Rights {
-    /// None at all.
+    /// No right.
     pub const NONE: Self = Self(0);
-    /// Checks, one or a batch; releasing and renewing what a check gave.
+    /// Checks, single and in batches; releasing and renewing the leases of checks.
     pub const CHECK: Self = Self(1);
-    /// Giving cost back.
+    /// Refunding cost.
     pub const REFUND: Self = Self(1 << 1);
-    /// Seeing why.
+    /// Explaining verdicts.
     pub const EXPLAIN: Self = Self(1 << 2);
     /// Clearing counters.
     pub const FORGET: Self = Self(1 << 3);
     /// Reading metrics.
     pub const METRICS: Self = Self(1 << 4);
-    /// Every right there is.
+    /// All rights.
     pub const ALL: Self = Self(0b1_1111);
 
-    /// Each right under the name that operators write.
+    /// Each right with its name in settings.
     pub const NAMES: [(&'static str, Self); 5] = [
         ("check", Self::CHECK),
         ("refund", Self::REFUND),
@@ -164,13 +163,13 @@ impl Rights {
         ("metrics", Self::METRICS),
     ];
 
-    /// The right of that name.
+    /// Returns the right of that name.
     pub fn from_name(name: &str) -> Option<Self> {
         let (_, right) = Self::NAMES.iter().find(|(known, _)| *known == name)?;
         Some(*right)
     }
 
-    /// Whether all of `needed` are among them.
+    /// True if it includes all of `needed`.
     pub const fn contains(self, needed: Self) -> bool {
         self.0 & needed.0 == needed.0
     }
@@ -201,14 +200,14 @@ impl fmt::Debug for Tokens {
     }
 }
 
-/// Why a token cannot be used. The operator's to mend.
+/// An invalid token. The operator can fix it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenError {
     /// It is shorter than [`Tokens::LENGTH_MIN`].
     Short,
-    /// It holds white space, control characters or letters beyond ASCII.
+    /// It contains white space, control characters or non-ASCII characters.
     Unprintable,
-    /// Another caller has the same.
+    /// Another caller has the same token.
     Duplicate(Box<str>),
 }
 
@@ -220,8 +219,8 @@ impl fmt::Display for TokenError {
                 "a token has at least {} characters; `openssl rand -hex 32` makes a good one",
                 Tokens::LENGTH_MIN
             ),
-            Self::Unprintable => f.write_str("a token is made of printable ASCII without spaces, as a header holds it"),
-            Self::Duplicate(other) => write!(f, "this is the token of `{other}` too; give every caller its own"),
+            Self::Unprintable => f.write_str("a token must be printable ASCII without spaces, to fit into a header"),
+            Self::Duplicate(other) => write!(f, "this token also belongs to `{other}`; give every caller its own"),
         }
     }
 }

@@ -54,7 +54,7 @@ impl GrpcService {
             Some(limit) => limit.min(self.settings.call_timeout),
             None => self.settings.call_timeout,
         };
-        if request.uri().path() != SHOULD_RATE_LIMIT {
+        if request.uri().path() != rls::SHOULD_RATE_LIMIT_PATH {
             let output = run_within(limit, (self.other_services)(request)).await;
             return output.map_or_else(deadline_exceeded, |response| response.map(ReplyBody::Other));
         }
@@ -148,6 +148,3 @@ fn is_grpc(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).map(|kind| kind.as_bytes());
     kind.is_some_and(|kind| kind.starts_with(b"application/grpc"))
 }
-
-/// The one call of Envoy's service.
-const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";

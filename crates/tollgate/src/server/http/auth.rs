@@ -1,6 +1,7 @@
 //! Checks the rights of a request.
 
 use super::problem_details::ProblemDetails;
+use crate::compat::ratelimit::exposure;
 use crate::server::auth::tokens::{Caller, Rights, Tokens, single_header};
 use hyper::header::{HeaderName, WWW_AUTHENTICATE};
 use hyper::{HeaderMap, StatusCode};
@@ -41,10 +42,7 @@ pub(super) fn check_anonymous(anonymous_rights: Rights, needed: Rights) -> Resul
     }
     Err(ProblemDetails::new(
         StatusCode::FORBIDDEN,
-        format!(
-            "this needs the right `{needed}`; without tokens this port allows only `{anonymous_rights}`, as \
-             envoyproxy/ratelimit's does; configure tokens (`auth`), or listen on 127.0.0.1"
-        ),
+        exposure::missing_right(needed, anonymous_rights),
     ))
 }
 

@@ -1,30 +1,30 @@
-//! How much a request may hold, seen in its bytes before anything is made of them: two bytes of a message announce a descriptor
-//! that takes forty times as much.
+//! Bounds on a request, checked in its bytes before they are decoded: two bytes of a message announce a descriptor that takes
+//! forty times as much memory.
 
 use super::request::{DESCRIPTORS_MAX, ENTRIES_MAX};
 use std::fmt;
 
-/// The most entries of all descriptors of a request together.
+/// The most entries over all descriptors of a request.
 pub const ALL_ENTRIES_MAX: usize = 512;
 
-/// What there is too much of. The caller's to mend.
+/// The bound that a request exceeds. The caller can fix it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BoundsError {
-    /// More descriptors than a request may have: so many.
+    /// More descriptors than a request may have, with their number.
     Descriptors(usize),
-    /// More entries than this descriptor may have, counted from 0.
+    /// More entries than a descriptor may have, with its index from 0.
     Entries(usize),
-    /// More entries than all descriptors together may have.
+    /// More entries than all descriptors may have.
     AllEntries,
-    /// A group, which none of these messages has. It could hide the others.
+    /// A group, which none of these messages has and which could hide other fields.
     Groups,
 }
 
-/// Whether a `RateLimitRequest` holds no more than it may. What is no such message is left to whoever reads it, who
-/// finds the same fault at the same place.
+/// Checks the bounds of an encoded `RateLimitRequest`. Malformed bytes are left to the decoder, which stops at the same
+/// field.
 ///
 /// # Errors
-/// What there is too much of.
+/// The bound that is exceeded.
 pub fn check_bounds(message: &[u8]) -> Result<(), BoundsError> {
     let (mut descriptors, mut all) = (0, 0);
     let mut rest = message;
@@ -34,7 +34,7 @@ pub fn check_bounds(message: &[u8]) -> Result<(), BoundsError> {
         };
         descriptors += 1;
         if descriptors > DESCRIPTORS_MAX {
-            // They are only counted, to say how many there are.
+            // Only counted, for the error.
             continue;
         }
         let (mut entries, mut rest) = (0, descriptor);
@@ -55,10 +55,10 @@ pub fn check_bounds(message: &[u8]) -> Result<(), BoundsError> {
     }
 }
 
-/// A field's number, and its bytes if it has a length.
+/// The number of a field, and its bytes if it is length-delimited.
 type Field<'b> = (u64, Option<&'b [u8]>);
 
-/// The next field. None at the end, and where there is no field.
+/// Reads the next field. `None` at the end and at malformed bytes.
 fn next<'b>(rest: &mut &'b [u8]) -> Result<Option<Field<'b>>, BoundsError> {
     let Some(key) = varint(rest) else { return Ok(None) };
     let length = match key & 7 {
@@ -82,7 +82,7 @@ fn next<'b>(rest: &mut &'b [u8]) -> Result<Option<Field<'b>>, BoundsError> {
     Ok(Some((key >> 3, (key & 7 == 2).then_some(bytes))))
 }
 
-/// A number of seven bits a byte, the lowest first.
+/// Reads a varint.
 fn varint(rest: &mut &[u8]) -> Option<u64> {
     let mut number = 0;
     for index in 0..10 {
@@ -100,26 +100,20 @@ impl fmt::Display for BoundsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Descriptors(count) => {
-                write!(
-                    f,
-                    "there are {count} descriptors, and a request has at most {DESCRIPTORS_MAX}"
-                )
+                write!(f, "{count} descriptors; a request has at most {DESCRIPTORS_MAX}")
             }
             Self::Entries(index) => {
-                write!(
-                    f,
-                    "descriptor {index}, counted from 0, has more than {ENTRIES_MAX} entries"
-                )
+                write!(f, "descriptor {index} (from 0) has more than {ENTRIES_MAX} entries")
             }
-            Self::AllEntries => write!(f, "all descriptors together have at most {ALL_ENTRIES_MAX} entries"),
-            Self::Groups => f.write_str("this holds a group, which is in none of these messages"),
+            Self::AllEntries => write!(f, "more than {ALL_ENTRIES_MAX} entries in all descriptors"),
+            Self::Groups => f.write_str("unexpected protobuf group"),
         }
     }
 }
 
 impl std::error::Error for BoundsError {}
 
-/// Numbers of fields, as in `proto/`.
+/// Field numbers, as in `proto/`.
 const DESCRIPTORS: u64 = 2;
 const ENTRIES: u64 = 1;
 
@@ -129,7 +123,7 @@ mod tests {
     use super::*;
     use prost::Message;
 
-    /// A request whose descriptors have so many entries.
+    /// A request whose descriptors have these numbers of entries.
     fn encoded_request(entries: &[usize]) -> Vec<u8> {
         let entry = rate_limit_descriptor::Entry {
             key: "k".into(),
@@ -172,7 +166,7 @@ mod tests {
         let entries = [0x0a, 0].repeat(100);
         let message = [&[0x12, 200, 1][..], &entries].concat();
         assert_eq!(check_bounds(&message), Err(BoundsError::Entries(0)));
-        // Cut short, it is counted up to there.
+        // A truncated message is counted up to its end.
         assert_eq!(check_bounds(&message[..message.len() - 1]), Ok(()));
         assert!(RateLimitRequest::decode(&message[..message.len() - 1]).is_err());
         assert_eq!(check_bounds(&[0x23, 0x24]), Err(BoundsError::Groups));

@@ -1,5 +1,4 @@
-//! Envoy's messages as JSON, by the rules of proto3: names in either spelling, large numbers as text too, `null` for what
-//! is left out.
+//! The rls messages as proto3 JSON: names in either spelling, large numbers also as strings, `null` for absent members.
 
 mod walk;
 
@@ -14,21 +13,21 @@ use prost_types::value::Kind;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-/// What is wrong with a request. The caller's to mend.
+/// An invalid request. The caller can fix it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JsonError {
-    /// The member at fault, such as `descriptors[0].entries`; empty: all of it.
+    /// The invalid member, such as `descriptors[0].entries`; empty for the whole request.
     pub field: String,
-    /// What is wrong with it.
+    /// What is wrong with it, and the next step.
     pub detail: String,
 }
 
-/// `{"domain":"default","descriptors":[{"entries":[{"key":"tenant","value":"acme"}]}],"hitsAddend":1}`.
+/// Reads `{"domain":"default","descriptors":[{"entries":[{"key":"tenant","value":"acme"}]}],"hitsAddend":1}`.
 ///
-/// Nothing is made of a list that is longer than it may be.
+/// A list that is too long is not decoded.
 ///
 /// # Errors
-/// What is wrong, and with which member.
+/// The invalid member.
 pub fn read(body: &[u8]) -> Result<RateLimitRequest, JsonError> {
     let value: &RawValue = serde_json::from_slice(body).map_err(|error| JsonError {
         field: String::new(),
@@ -53,7 +52,7 @@ pub fn read(body: &[u8]) -> Result<RateLimitRequest, JsonError> {
     Ok(request)
 }
 
-/// A descriptor, of which so many entries are `left` to all.
+/// Reads a descriptor; `remaining` entries are left for all descriptors.
 fn descriptor(value: &RawValue, at: &str, remaining: &mut usize) -> Result<RateLimitDescriptor, JsonError> {
     let mut descriptor = RateLimitDescriptor::default();
     members(value, at, |name, value, at| {
@@ -105,7 +104,7 @@ fn limit(value: &RawValue, at: &str) -> Result<RateLimitOverride, JsonError> {
     Ok(limit)
 }
 
-/// Hands on the members of an object that say something, by their names in JSON.
+/// Passes the members of an object that are not `null` to `member`, by their JSON names.
 fn members(
     value: &RawValue,
     at: &str,
@@ -123,7 +122,7 @@ fn members(
     })
 }
 
-/// A name as JSON has it, which may be written as in the messages.
+/// Returns the JSON name of a member, which may also be spelled as in the proto files.
 fn canonical_name(name: &str) -> &str {
     match name {
         "hits_addend" => "hitsAddend",
@@ -133,7 +132,7 @@ fn canonical_name(name: &str) -> &str {
     }
 }
 
-/// The elements of a list that has no more than `most`.
+/// Reads a list of at most `max` elements.
 fn elements<T>(
     value: &RawValue,
     at: &str,
@@ -186,7 +185,7 @@ fn unknown_member(at: &str) -> JsonError {
     }
 }
 
-/// The answer. What has its default is left out, as proto3 does.
+/// Encodes a response. Default values are left out, as proto3 does.
 pub fn encode(response: &RateLimitResponse) -> Value {
     let mut object = Map::new();
     object.insert("overallCode".into(), response.overall_code().as_str_name().into());
@@ -211,7 +210,7 @@ fn json_value(value: &prost_types::Value) -> Value {
     match &value.kind {
         None | Some(Kind::NullValue(_)) => Value::Null,
         Some(Kind::BoolValue(flag)) => (*flag).into(),
-        // Whole ones are written without a fraction, as everywhere in JSON.
+        // Integers are written without a fraction.
         Some(Kind::NumberValue(number)) => match format!("{number}").parse::<u64>() {
             Ok(integer) => integer.into(),
             Err(_) => (*number).into(),

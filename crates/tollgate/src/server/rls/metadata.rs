@@ -1,4 +1,5 @@
-//! What an answer tells whoever comes after in a proxy: the request, and the `metadata` of the limits that let it pass.
+//! Dynamic metadata of a response, for later filters of the proxy: the request, and the `metadata` of the limits that
+//! allowed it.
 
 use super::rate_limit_descriptor::RateLimitOverride;
 use super::{RateLimitDescriptor, RateLimitRequest, RateLimitUnit};
@@ -8,7 +9,7 @@ use std::collections::btree_map::Entry;
 use tollgate_limiter::core::yaml::{self, Node};
 use tollgate_limiter::{CombinedVerdict, ItemVerdict};
 
-/// All of it, as envoyproxy/ratelimit writes it.
+/// Returns the metadata in the form of envoyproxy/ratelimit.
 pub(super) fn dynamic_metadata(request: &RateLimitRequest, combined: &CombinedVerdict<'_>) -> Struct {
     let mut message = Struct::default();
     let mut insert = |name: &str, kind| message.fields.insert(name.to_owned(), value(kind));
@@ -57,7 +58,7 @@ fn limit_text(limit: &RateLimitOverride) -> String {
     )
 }
 
-/// Adds what is not there yet. Of two maps both are kept, of anything else the first.
+/// Merges two structs. Nested structs are merged; of other values the first is kept.
 fn merge(into: &mut Struct, from: Struct) {
     for (name, new) in from.fields {
         match into.fields.entry(name) {
@@ -104,10 +105,10 @@ const fn value(kind: Kind) -> Value {
     Value { kind: Some(kind) }
 }
 
-/// A number as these messages have them.
+/// Converts a number to the only type these messages have.
 #[expect(
     clippy::cast_precision_loss,
-    reason = "they have no others, and nothing is reckoned with it"
+    reason = "the message type has only doubles, and nothing is computed from it"
 )]
 const fn number(number: u64) -> f64 {
     number as f64

@@ -1,4 +1,4 @@
-//! A request out of Envoy's message: what is asked for, or what is wrong with it.
+//! Converts an rls request to attempts, or rejects it.
 
 use super::rate_limit_descriptor::RateLimitOverride;
 use super::{RateLimitDescriptor, RateLimitRequest, RateLimitUnit};
@@ -9,7 +9,7 @@ use tollgate_limiter::core::rules::{Attempt, Attribute, RuleSet};
 use tollgate_limiter::core::{Cost, Micros, Rate, TokenBucket};
 use tollgate_limiter::{AttemptItem, Direction, InlineLimit};
 
-/// The most descriptors of one request: gateways make one for each of their rules that fits.
+/// The most descriptors of one request: gateways send one for each of their matching rules.
 pub const DESCRIPTORS_MAX: usize = 64;
 /// The most entries of one descriptor.
 pub const ENTRIES_MAX: usize = 64;
@@ -18,21 +18,21 @@ pub const NAME_BYTES_MAX: usize = 256;
 /// The longest value of an entry, in bytes.
 pub const VALUE_BYTES_MAX: usize = 8 * 1024;
 
-/// What is asked: one part for each descriptor, in order.
+/// The attempts of a request: one item per descriptor, in order.
 #[derive(Debug)]
 pub struct RlsRequest<'a> {
     /// The attempts.
     pub items: Vec<AttemptItem<'a>>,
 }
 
-/// What is wrong with a request. The caller's to mend.
+/// An invalid request. The caller can fix it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidRequest(Cow<'static, str>);
 
-/// The entries of all descriptors, one behind the other.
+/// Returns the entries of all descriptors as attributes, concatenated.
 ///
 /// # Errors
-/// More than a request may hold.
+/// A request that exceeds a bound.
 pub fn attributes(request: &RateLimitRequest) -> Result<Vec<Attribute<'_>>, InvalidRequest> {
     if request.domain.is_empty() {
         return Err(InvalidRequest("rate limit domain must not be empty".into()));
@@ -47,14 +47,14 @@ pub fn attributes(request: &RateLimitRequest) -> Result<Vec<Attribute<'_>>, Inva
     }
     if request.descriptors.len() > DESCRIPTORS_MAX {
         let count = request.descriptors.len();
-        let text = format!("there are {count} descriptors, and a request has at most {DESCRIPTORS_MAX}");
+        let text = format!("{count} descriptors; a request has at most {DESCRIPTORS_MAX}");
         return Err(InvalidRequest(text.into()));
     }
     let count = request.descriptors.iter().map(|descriptor| descriptor.entries.len());
     let mut attributes = Vec::with_capacity(count.sum());
     for (index, descriptor) in request.descriptors.iter().enumerate() {
         check_descriptor(descriptor)
-            .map_err(|what| InvalidRequest(format!("descriptor {index}, counted from 0, {what}").into()))?;
+            .map_err(|what| InvalidRequest(format!("descriptor {index} (from 0) {what}").into()))?;
         attributes.extend(descriptor.entries.iter().map(|entry| Attribute {
             name: &entry.key,
             value: entry.value.as_bytes(),
@@ -66,7 +66,7 @@ pub fn attributes(request: &RateLimitRequest) -> Result<Vec<Attribute<'_>>, Inva
 fn check_descriptor(descriptor: &RateLimitDescriptor) -> Result<(), String> {
     if descriptor.entries.len() > ENTRIES_MAX {
         let count = descriptor.entries.len();
-        return Err(format!("has {count} entries, and may have {ENTRIES_MAX}"));
+        return Err(format!("has {count} entries; at most {ENTRIES_MAX} are allowed"));
     }
     for entry in &descriptor.entries {
         if entry.key.is_empty() || entry.key.len() > NAME_BYTES_MAX {
@@ -80,10 +80,10 @@ fn check_descriptor(descriptor: &RateLimitDescriptor) -> Result<(), String> {
 }
 
 impl<'a> RlsRequest<'a> {
-    /// What a request asks, with its [`attributes`]. A limit that it brings holds in a domain that has rules.
+    /// Converts a request with its [`attributes`]. Inline limits apply only in a domain that has rules.
     ///
     /// # Errors
-    /// A limit of no known unit.
+    /// An inline limit without a known unit.
     pub fn read(
         request: &'a RateLimitRequest,
         attributes: &'a [Attribute<'a>],
@@ -100,7 +100,7 @@ impl<'a> RlsRequest<'a> {
             let inline_limit = match &descriptor.limit {
                 None => None,
                 Some(limit) if rules.descriptors().has_domain(&request.domain) => override_in_domain(limit, rules),
-                // Nothing holds in a domain that nobody has, so it need not make sense.
+                // In a domain without rules nothing is limited, so the limit is not validated.
                 Some(_) if !rules.has_domain(&request.domain) => None,
                 Some(limit) => Some(inline_limit(limit)?),
             };
@@ -124,18 +124,18 @@ impl<'a> RlsRequest<'a> {
     }
 }
 
-/// Whether a request gives something back, which is a right of its own.
+/// True if the request refunds hits, which needs a right of its own.
 pub fn is_refund(request: &RateLimitRequest) -> bool {
     request.descriptors.iter().any(|descriptor| descriptor.is_negative_hits)
 }
 
-/// What is more than a cost can be is more than any limit holds.
+/// Converts hits to a cost. More than the largest cost is more than any limit.
 fn cost(hits: u64) -> Cost {
     Cost::new(hits).unwrap_or(Cost::MAX.plus(Cost::ONE))
 }
 
-/// The limit that a descriptor brings along in a domain of envoyproxy/ratelimit's files. Without a unit that is known it is
-/// read over, and the file's holds.
+/// The limit override of a descriptor in a domain of envoyproxy/ratelimit's files. Without a known unit it is ignored, and
+/// the limit of the file applies.
 fn override_in_domain(limit: &RateLimitOverride, rules: &RuleSet) -> Option<InlineLimit> {
     let unit = match limit.unit {
         1 => Unit::Second,
@@ -153,7 +153,7 @@ fn override_in_domain(limit: &RateLimitOverride, rules: &RuleSet) -> Option<Inli
     }
 }
 
-/// The limit that a descriptor brings along.
+/// The inline limit of a descriptor.
 fn inline_limit(limit: &RateLimitOverride) -> Result<InlineLimit, InvalidRequest> {
     let unit = RateLimitUnit::try_from(limit.unit).ok().and_then(period);
     let Some(period) = unit else {

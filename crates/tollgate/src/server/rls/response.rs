@@ -1,4 +1,4 @@
-//! Verdicts in Envoy's words.
+//! Verdicts as rls responses.
 
 use super::rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit::Unit};
 use super::{HeaderValue, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
@@ -9,8 +9,8 @@ use tollgate_limiter::core::rules::{Mode, Ruling, Verdict};
 use tollgate_limiter::core::{Cost, Decision, Limit, Micros, Retry, Source, Timestamp};
 use tollgate_limiter::{AttemptItem, CombinedVerdict, ItemVerdict};
 
-/// Whether it is refused only because the store could not be asked and a rule says `closed`. If it is over another limit, of
-/// this descriptor or of the next, that is the answer: an error many let pass.
+/// True if the request is denied only because the store was unavailable and a rule has `on_store_failure: closed`. If another
+/// limit denies too, of any descriptor, the response is a denial: many proxies are configured to fail open on errors.
 pub(super) fn is_closed(combined: &CombinedVerdict<'_>) -> bool {
     let is_over =
         |ruling: &Ruling<'_>| ruling.mode == Mode::Enforce && ruling.source != Source::Closed && !ruling.is_allow();
@@ -22,7 +22,7 @@ pub(super) fn is_closed(combined: &CombinedVerdict<'_>) -> bool {
     !combined.allowed && denied.peek().is_some() && denied.all(is_closed_item)
 }
 
-/// The whole answer.
+/// Encodes a response.
 pub(super) fn encode_response(
     request: &RateLimitRequest,
     items: &[AttemptItem<'_>],
@@ -48,7 +48,7 @@ fn status(descriptor: &RateLimitDescriptor, item: &ItemVerdict<'_>) -> Descripto
         ItemVerdict::Inline(decision, ..) => {
             let current_limit = descriptor.limit.map(|limit| RateLimit {
                 requests_per_unit: limit.requests_per_unit,
-                // The numbers of the two lists are the same, as far as one is known.
+                // The two enums have the same numbers, as far as a unit is known.
                 unit: limit.unit,
                 name: String::new(),
             });
@@ -62,7 +62,7 @@ fn status(descriptor: &RateLimitDescriptor, item: &ItemVerdict<'_>) -> Descripto
 }
 
 fn rules_status(verdict: &Verdict<'_>) -> DescriptorStatus {
-    // A descriptor that only looks tells how its limit stands all the same.
+    // A descriptor that peeks reports the standing of its limit as well.
     let is_peek = |ruling: &&Ruling<'_>| ruling.rule.descriptor().is_some() && ruling.decision.is_some();
     let Some(nearest) = verdict.nearest().or_else(|| verdict.rulings.iter().find(is_peek)) else {
         let is_unlimited =
@@ -103,14 +103,14 @@ fn descriptor_status(
         current_limit,
         limit_remaining: to_u32(remaining),
         duration_until_reset: until.map(|span| Duration {
-            // Whole and rounded up: Envoy shows the seconds and cuts the rest off.
+            // Rounded up to whole seconds: Envoy truncates the rest.
             seconds: i64::try_from(seconds_ceil(span)).unwrap_or(i64::MAX),
             nanos: 0,
         }),
     }
 }
 
-/// How long a refused request waits. What somebody holds may be free any moment.
+/// The wait after a denial. A held slot may be released at any time, so its wait is a second.
 const fn wait(retry: Retry) -> Option<Micros> {
     match retry {
         Retry::After(wait) => Some(wait),
@@ -119,14 +119,14 @@ const fn wait(retry: Retry) -> Option<Micros> {
     }
 }
 
-/// A limit as it is written in the rules.
+/// The limit as configured in the rules.
 fn configured_limit(ruling: &Ruling<'_>) -> RateLimit {
     let limit = ruling.window.map(|window| window.limit());
     let rate = limit.and_then(Limit::rate);
     RateLimit {
         requests_per_unit: to_u32(rate.map_or(limit.map_or(0, Limit::capacity), |rate| rate.units())),
         unit: rate.map_or(Unit::Unknown, |rate| unit(rate.period())).into(),
-        // Where the name is for people to choose, it is the one they chose or none.
+        // A descriptor has the name its file gives it, or none.
         name: match ruling.rule.descriptor() {
             Some(descriptor) => descriptor.name.to_string(),
             None => ruling.name.to_owned(),
@@ -134,7 +134,7 @@ fn configured_limit(ruling: &Ruling<'_>) -> RateLimit {
     }
 }
 
-/// The unit that is a period, if one is.
+/// The unit of a period, if it is one.
 const fn unit(period: Micros) -> Unit {
     match period.get() {
         1_000_000 => Unit::Second,
@@ -152,7 +152,7 @@ fn to_u32(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// The headers that speak of all limits that were met.
+/// The headers of all limits that matched.
 fn response_headers(items: &[AttemptItem<'_>], combined: &CombinedVerdict<'_>, dialects: Dialects) -> Vec<HeaderValue> {
     if dialects == Dialects::NONE {
         return Vec::new();
@@ -163,7 +163,7 @@ fn response_headers(items: &[AttemptItem<'_>], combined: &CombinedVerdict<'_>, d
     let mut policies: Vec<HeaderPolicy<'_>> = Vec::with_capacity(combined.items.len());
     for verdict in combined.items.iter().filter_map(rules) {
         for policy in verdict.rulings.iter().filter_map(HeaderPolicy::from_ruling) {
-            // One rule may be met by several descriptors: its policy is told once, as it is nearest to its end.
+            // Several descriptors may match one rule: its policy is listed once, with its lowest standing.
             match policies.iter_mut().find(|known| known.name == policy.name) {
                 None => policies.push(policy),
                 Some(known) if nearness(&policy) < nearness(known) => *known = policy,
@@ -198,7 +198,7 @@ fn rules<'a, 'r>(item: &'a ItemVerdict<'r>) -> Option<&'a Verdict<'r>> {
     }
 }
 
-/// The limit that speaks for the request, as a verdict's speaks for an attempt, and what it was asked for.
+/// The limit that represents the request, as `nearest` does for a verdict, and the cost of its attempt.
 fn nearest<'r>(items: &[AttemptItem<'_>], combined: &CombinedVerdict<'r>) -> Option<(HeaderPolicy<'r>, Cost)> {
     let item_policy = |(item, item_verdict): (&AttemptItem<'_>, &ItemVerdict<'r>)| {
         let verdict = rules(item_verdict).filter(|verdict| verdict.allowed == combined.allowed)?;
@@ -208,10 +208,10 @@ fn nearest<'r>(items: &[AttemptItem<'_>], combined: &CombinedVerdict<'r>) -> Opt
     each.min_by_key(|(policy, _)| nearness(policy))
 }
 
-/// What refuses for longer is nearer, then what has less left.
+/// Orders policies: the longer denial first, then the lower remaining.
 fn nearness(policy: &HeaderPolicy<'_>) -> (std::cmp::Reverse<Option<Retry>>, u64) {
     (std::cmp::Reverse(policy.retry), policy.standing.remaining)
 }
 
-/// Room for the usual headers.
+/// Capacity for the usual headers.
 const HEADER_BYTES: usize = 128;

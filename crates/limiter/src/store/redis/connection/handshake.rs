@@ -28,8 +28,8 @@ pub(crate) fn lacks_script(error: &RedisError) -> bool {
     error.code() == Some("NOPERM") || is_unknown()
 }
 
-/// The next step then. Counters of envoyproxy/ratelimit need no script, but health checks and heartbeats do.
-pub(crate) const SCRIPT_NEEDED: &str = "nothing is counted there without the script, counters of `envoy_rules` neither: allow what docs/redis.md lists under \
+/// The next step then. Counters of `ratelimit` need no script, but health checks and heartbeats do.
+pub(crate) const SCRIPT_NEEDED: &str = "nothing is counted there without the script, ratelimit counters neither: allow what docs/redis.md lists under \
      least privilege, such as +script|load +evalsha +eval";
 
 /// The text of an error for logs, never with a password: a server that does not know a command repeats its arguments.

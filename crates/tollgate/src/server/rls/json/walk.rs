@@ -1,15 +1,15 @@
-//! Through a list or an object of JSON, each value as it is written: nothing is kept of those that are passed over.
+//! Visits the values of a JSON list or object as raw text, without building a tree.
 
 use super::{JsonError, type_error};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use std::fmt;
 
-/// Shows `see` each member of an object with its name, or each element of a list with its place, until it finds a fault.
-/// `expected` says which of the two it is to be, and `at` where it stands.
+/// Calls `visit` for each member of an object with its name, or each element of a list with its index, until it fails.
+/// `expected` names which of the two it must be, `at` its path.
 ///
 /// # Errors
-/// That fault, or that it is something else.
+/// The error of `visit`, or that the value is neither.
 pub(super) fn walk(
     value: &RawValue,
     expected: &'static str,
@@ -29,12 +29,12 @@ pub(super) fn walk(
     match (error, result) {
         (Some(error), _) => Err(error),
         (None, Ok(())) => Ok(()),
-        // It was read as JSON before.
+        // It was parsed as JSON before.
         (None, Err(_)) => Err(type_error(at, expected)),
     }
 }
 
-/// What an object is called where one is expected.
+/// The name of an object in errors.
 const OBJECT: &str = "an object";
 
 struct Walk<'f, S> {
