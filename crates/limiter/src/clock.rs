@@ -7,8 +7,8 @@ use tollgate_core::{Micros, Timestamp};
 
 /// A clock that never steps: the wall clock when it was started, plus the monotonic time since.
 ///
-/// A wall clock set forward or back while the program runs changes nothing here, so no limit refills at once and none
-/// locks up. The price is that it drifts from the wall clock, by what the machine's oscillator drifts.
+/// A step of the wall clock while the program runs changes nothing here, so no limit refills at once and none locks up.
+/// In exchange it drifts from the wall clock, as the machine's oscillator does.
 #[derive(Clone, Debug)]
 pub struct Clock(Kind);
 
@@ -31,7 +31,7 @@ impl Clock {
         let wall = wall();
         let clock = quanta::Clock::new();
         let started_ticks = clock.raw();
-        // Asked over 2^40 ticks, some minutes: the nanosecond that may be cut off then is a microsecond in days.
+        // Measured over 2^40 ticks, some minutes: the truncated nanosecond is then a microsecond in days.
         const TICKS: u32 = 40;
         let us_per_tick = (u128::from(clock.delta_as_nanos(0, 1 << TICKS)) << (u64::BITS - TICKS)) / 1_000;
         Self(Kind::Running {
@@ -42,18 +42,17 @@ impl Clock {
         })
     }
 
-    /// The machine's wall clock, also where it is set while the program runs: for counting together with others who go by
-    /// theirs.
+    /// The machine's wall clock, steps included: for counts shared with services that use theirs.
     pub const fn wall() -> Self {
         Self(Kind::Wall)
     }
 
-    /// A clock that stands still until it is moved: for tests and simulations.
+    /// A clock that only moves when advanced, for tests and simulations.
     pub fn manual(at: Timestamp) -> Self {
         Self(Kind::Manual(Arc::new(AtomicU64::new(at.as_micros()))))
     }
 
-    /// The same clock, started anew if it stands before `moment`: a stopped one is moved there.
+    /// The same clock, no earlier than `time`: a running one is started again, a manual one is moved.
     pub(crate) fn not_before(self, time: Timestamp) -> Self {
         match &self.0 {
             Kind::Running { .. } => Self::start(time),
@@ -65,7 +64,7 @@ impl Clock {
         }
     }
 
-    /// Sets a stopped clock, back too: what a thread sees that read the time and then had to wait.
+    /// Sets a manual clock, also backwards: as seen by a thread that read the time and then waited.
     #[cfg(test)]
     pub(crate) fn set(&self, at: Timestamp) {
         if let Kind::Manual(us) = &self.0 {
@@ -73,7 +72,7 @@ impl Clock {
         }
     }
 
-    /// Moves a stopped clock on; one that runs is left alone.
+    /// Advances a manual clock. Does nothing to any other.
     pub fn advance(&self, by: Micros) {
         if let Kind::Manual(us) = &self.0 {
             us.fetch_add(by.get(), Ordering::SeqCst);
@@ -90,7 +89,7 @@ impl Clock {
                 origin_us,
                 us_per_tick,
             } => {
-                // One product, where the clock's own way to microseconds takes two and a shift by a variable.
+                // One multiplication; the conversion of `quanta` takes two and a variable shift.
                 let ticks = clock.raw().saturating_sub(*began);
                 let elapsed_us = ((u128::from(ticks) * u128::from(*us_per_tick)) >> u64::BITS) as u64;
                 Timestamp::from_micros(origin_us.saturating_add(elapsed_us))
@@ -101,37 +100,34 @@ impl Clock {
     }
 }
 
-/// What the machine's wall clock shows. It may be set at any time.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "here, and nowhere else, the wall clock is asked"
-)]
+/// The time of the machine's wall clock, which may step at any time.
+#[expect(clippy::disallowed_methods, reason = "the only place that reads the wall clock")]
 pub(crate) fn wall() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     Timestamp::EPOCH + since.map_or(Micros::ZERO, Micros::from)
 }
 
-/// Measures how long something took: for figures, never for decisions.
+/// Measures durations: for metrics, never for decisions.
 #[derive(Clone, Debug)]
 pub struct Stopwatch(quanta::Clock);
 
-/// When a stopwatch was started.
+/// The start of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct StartTime(u64);
 
 impl Stopwatch {
-    /// One to be kept and started often.
+    /// A stopwatch, to be kept and started often.
     pub fn new() -> Self {
         Self(quanta::Clock::new())
     }
 
-    /// Starts.
+    /// Starts a measurement.
     #[inline]
     pub fn start(&self) -> StartTime {
         StartTime(self.0.raw())
     }
 
-    /// How long ago that was, in nanoseconds.
+    /// The nanoseconds since then.
     #[inline]
     pub fn elapsed_ns(&self, started: StartTime) -> u64 {
         self.0.delta_as_nanos(started.0, self.0.raw())
@@ -164,7 +160,7 @@ mod tests {
         for ticks in [1, 1_000, 1 << 30, 1 << 40, 1 << 55] {
             let theirs = clock.delta_as_nanos(0, ticks) / 1_000;
             let ours = ((u128::from(ticks) * u128::from(us_per_tick)) >> 64) as u64;
-            // Behind by one for rounding, and by a thousand millionth.
+            // Behind by one for rounding, and by 10^-9.
             assert!(
                 ours <= theirs && theirs - ours <= 1 + theirs / 1_000_000_000,
                 "{ours} and {theirs} us"

@@ -1,26 +1,26 @@
-//! What every store must do, as one function: a new store is right when it passes, and not before.
+//! The conformance suite of stores, as one function: a new store is correct when it passes.
 //!
-//! The core is the referee. Every answer of the store is held against what [`Limit::decide`] says of a state kept on
-//! the side, at the moment the store names: so a store can neither round differently nor remember differently. At the
-//! end many threads settle at once, and their totals must be exact.
+//! Every result of the store is compared with [`Limit::decide`] on a reference state, at the instant the store reports: so
+//! a store can neither round nor remember differently. At the end many threads settle at once, and their totals must be
+//! exact.
 //!
 //! ```
 //! use tollgate_limiter::clock::Clock;
-//! use tollgate_limiter::conformance::{Bench, block_on, conformance};
+//! use tollgate_limiter::conformance::{Harness, block_on, conformance};
 //! use tollgate_limiter::core::Timestamp;
 //! use tollgate_limiter::store::memory::Memory;
 //!
-//! let clock = Clock::stopped(Timestamp::from_micros(1_700_000_000_000_000));
+//! let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
 //! let store = Memory::options().clock(clock.clone()).build();
-//! let bench = Bench::new(store).moved_by(move |span| clock.advance(span)).threads(2, 20);
-//! let report = block_on(conformance(&bench))?;
+//! let harness = Harness::new(store).with_clock(move |span| clock.advance(span)).threads(2, 20);
+//! let report = block_on(conformance(&harness))?;
 //! assert!(report.answers > 1_000);
 //! # Ok::<(), String>(())
 //! ```
 //!
-//! A store whose clock cannot be moved, such as a server's, leaves `moved_by` out; one that spreads its keys over nodes
-//! says `compensated`. A store that needs a runtime of its own calls [`conformance`] inside it and enters it on other
-//! threads by [`Bench::on_threads`].
+//! A store whose clock cannot be advanced, such as a server's, omits `with_clock`; one that spreads its keys over nodes
+//! sets `compensated`. A store that needs a runtime calls [`conformance`] inside it and enters it on other threads by
+//! [`Harness::with_threads`].
 
 mod contention;
 mod reference;
@@ -37,7 +37,7 @@ use tollgate_core::{Limit, Micros};
 
 pub use self::run::block_on;
 
-/// A store on the bench: how it is reached, how its time passes, and what it promises.
+/// A store under test: how its time passes, and what it promises.
 pub struct Harness<S> {
     store: Arc<S>,
     domain: String,
@@ -48,37 +48,37 @@ pub struct Harness<S> {
     settles: usize,
 }
 
-/// What several keys settled in one request are to each other.
+/// The relation of several keys settled in one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Atomicity {
-    /// One moment: nobody ever sees one of them charged and another not.
+    /// One instant: no caller ever sees one of them charged and another not.
     Atomic,
-    /// Taken one after the other and taken back if one refuses: exact when all is quiet again.
+    /// Charged one by one and compensated if one denies: exact once no request is in flight.
     Compensated,
 }
 
-/// Moves a store's clock on.
+/// Advances a store's clock.
 type Advance = Box<dyn Fn(Micros) + Send + Sync>;
 
-/// Runs the work of a thread inside whatever the store needs there.
+/// Runs the work of a thread inside the context that the store needs.
 type ThreadWrapper = Arc<dyn Fn(&mut dyn FnMut()) + Send + Sync>;
 
-/// What was checked.
+/// The extent of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConformanceReport {
-    /// Answers held against the core, field by field.
+    /// Results compared with the core, field by field.
     pub answers: u64,
-    /// Settlements made by threads at the same time.
+    /// Settlements made by concurrent threads.
     pub concurrent: u64,
 }
 
-/// Leads a store through everything it must do, and stops at its first mistake.
+/// Runs the suite on a store, and stops at the first error.
 ///
-/// It uses counters of a domain of its own, so it can be run on a store that is in use. It ends in bounded time, also
-/// when the store's threads wait for each other for ever.
+/// It uses counters of a domain of its own, so it can be run on a store in use. It ends in bounded time, also when the
+/// store's threads deadlock.
 ///
 /// # Errors
-/// The algorithm, the step, what was expected and what came.
+/// The algorithm, the step, the expected and the actual result.
 pub async fn conformance<S: Store + 'static>(harness: &Harness<S>) -> Result<ConformanceReport, String> {
     if let Some(name) = Limit::ALGORITHMS.iter().find(|name| !Shape::covers(name)) {
         return Err(format!("{name}: conformance has no sample of this algorithm"));
@@ -97,7 +97,7 @@ pub async fn conformance<S: Store + 'static>(harness: &Harness<S>) -> Result<Con
 }
 
 impl<S: Store> Harness<S> {
-    /// A store that settles all keys of a request at one moment, on a clock that runs by itself.
+    /// A store that settles all keys of a request at one instant, on a running clock.
     pub fn new(store: S) -> Self {
         Self {
             store: Arc::new(store),
@@ -110,8 +110,7 @@ impl<S: Store> Harness<S> {
         }
     }
 
-    /// Its clock stands still and is moved on by this. Without it the checks that need time wait for a few short
-    /// periods.
+    /// Sets the function that advances its manual clock. Without it, steps that need time wait for a few short periods.
     pub fn with_clock(self, advance: impl Fn(Micros) + Send + Sync + 'static) -> Self {
         Self {
             advance: Some(Box::new(advance)),
@@ -119,8 +118,8 @@ impl<S: Store> Harness<S> {
         }
     }
 
-    /// Keys of one request may lie on several nodes: a charge that another key's refusal made void is taken back, and
-    /// until then others may see it.
+    /// Declares that keys of one request may be on several nodes: if another key denies, a charge is compensated, and
+    /// visible until then.
     pub fn compensated(self) -> Self {
         Self {
             atomicity: Atomicity::Compensated,
@@ -128,7 +127,7 @@ impl<S: Store> Harness<S> {
         }
     }
 
-    /// How the work of a thread is run, for a store that needs something there: a runtime to be entered, say.
+    /// Sets how the work of a thread is run, for a store that needs a context there, such as a runtime.
     pub fn with_threads(self, thread_wrapper: impl Fn(&mut dyn FnMut()) + Send + Sync + 'static) -> Self {
         Self {
             thread_wrapper: Arc::new(thread_wrapper),
@@ -136,8 +135,7 @@ impl<S: Store> Harness<S> {
         }
     }
 
-    /// How many threads settle at once at the end, and how often each of them. 8 and 50 unless said; at most 64 and
-    /// 10,000.
+    /// Sets the number of concurrent threads, and of settlements of each. 8 and 50 by default; at most 64 and 10,000.
     pub fn threads(self, threads: usize, settles: usize) -> Self {
         Self {
             threads: threads.clamp(1, 64),
@@ -158,10 +156,10 @@ impl<S: Store> Harness<S> {
 
 impl<S> fmt::Debug for Harness<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bench")
+        f.debug_struct("Harness")
             .field("domain", &self.domain)
-            .field("moved", &self.advance.is_some())
-            .field("across", &self.atomicity)
+            .field("has_manual_clock", &self.advance.is_some())
+            .field("atomicity", &self.atomicity)
             .field("threads", &self.threads)
             .field("settles", &self.settles)
             .finish_non_exhaustive()
@@ -172,7 +170,7 @@ impl fmt::Display for ConformanceReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} answers as the core gives them, {} settlements at the same time",
+            "{} results equal to the core's, {} concurrent settlements",
             self.answers, self.concurrent
         )
     }

@@ -1,7 +1,7 @@
-//! Fingerprints: what stands for a key in memory.
+//! Fingerprints: the keys of the memory store.
 //!
-//! 96 bits of a keyed SipHash. Nobody who does not know the key can choose callers' names that meet in one place, and at
-//! 10 million keys the chance that any two share a fingerprint is n² / 2^97, about 6.3 in 10^16.
+//! 96 bits of a keyed SipHash. Without the key, colliding names cannot be chosen, and among 10 million keys the chance
+//! that any two share a fingerprint is n² / 2^97, about 6.3 in 10^16.
 
 use crate::store::Key;
 use siphasher::sip128::{Hash128, Hasher128, SipHasher13};
@@ -13,39 +13,39 @@ use tollgate_core::{Counter, Limit};
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct HashSecret(pub(crate) [u8; 16]);
 
-/// A key, as the memory store knows it.
+/// A key of the memory store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-// 12 bytes at any fourth one: aligned to eight it would take 16, and a slot as much more.
+// 12 bytes aligned to 4: aligned to 8 it would take 16, and each slot as much more.
 #[repr(C, packed(4))]
 pub struct Fingerprint {
     pub(crate) high: u64,
-    /// Never zero, so that an empty slot needs no flag. One value in 2^32 is given up for it.
+    /// Never zero, so that an empty slot needs no flag. This costs one value in 2^32.
     pub(crate) low: NonZeroU32,
 }
 
-/// Makes the fingerprints of one rule: its identity is hashed once, its subjects for each request.
+/// The key template of one rule: the rule's identity is hashed once, a subject for each request.
 ///
-/// Subjects named by one value, which is nearly all of them, have a hash key to themselves: so nothing but the value needs
-/// to be hashed, and no list of several can be taken for it.
+/// Subjects of one value, which is nearly all of them, have a hash key of their own: so only the value is hashed, and no
+/// list of several values can collide with it by construction.
 #[derive(Clone, Copy)]
 pub struct MemoryKeyTemplate {
     one: Sip,
-    /// The key alone: a hasher is twice its size, and there is one of these for every rule.
+    /// Only the key: a hasher is twice as large, and every rule has one.
     several: [u8; 16],
 }
 
 impl HashSecret {
-    /// Fresh from the system's randomness.
+    /// A random secret.
     ///
     /// # Panics
-    /// If the system has none to give, which no supported system does after boot.
+    /// If the system has no random bytes, which happens on no supported system after boot.
     pub fn random() -> Self {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).expect("the system gives random bytes");
         Self(bytes)
     }
 
-    /// The hasher for the subjects of a counter's rule.
+    /// The template of a counter's rule.
     pub(crate) fn template(&self, counter: &Counter<'_>) -> MemoryKeyTemplate {
         let key = |arity: u8| {
             let mut hasher = SipHasher13::new_with_key(&self.0);
@@ -60,7 +60,7 @@ impl HashSecret {
         }
     }
 
-    /// The fingerprint of the counter that new keys of a limit share when there is no room for them.
+    /// The fingerprint of a limit's overflow counter.
     pub(crate) fn overflow_key(&self, limit: &Limit) -> Fingerprint {
         let mut hasher = SipHasher13::new_with_key(&self.0);
         hasher.write(b"shared by new keys");
@@ -103,18 +103,18 @@ impl Key for Fingerprint {
 
 impl std::fmt::Debug for HashSecret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Secret(..)")
+        f.write_str("HashSecret(..)")
     }
 }
 
 impl std::fmt::Debug for MemoryKeyTemplate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Subjects(..)")
+        f.write_str("MemoryKeyTemplate(..)")
     }
 }
 
 impl MemoryKeyTemplate {
-    /// The fingerprint of one subject, given by the values it is counted by.
+    /// The fingerprint of one subject, named by the values it is counted by.
     #[inline(always)]
     pub(crate) fn fingerprint(&self, per: &[&[u8]]) -> Fingerprint {
         if let [value] = per {
@@ -129,7 +129,7 @@ impl MemoryKeyTemplate {
     }
 }
 
-/// SipHash-1-3 with 128 bits, for one value in one go: what [`SipHasher13`] says of it, in two thirds of the time.
+/// SipHash-1-3 with 128 bits over one slice: equal to [`SipHasher13`], in two thirds of the time.
 #[derive(Clone, Copy)]
 struct Sip {
     v0: u64,
@@ -154,7 +154,7 @@ impl Sip {
         for word in words {
             self.compress(u64::from_le_bytes(*word));
         }
-        // The rest stands at the end of the last eight bytes, if there are so many.
+        // The remaining bytes are the end of the last eight, if there are as many.
         let tail = match value.last_chunk::<8>() {
             Some(_) if rest.is_empty() => 0,
             Some(last) => u64::from_le_bytes(*last) >> (64 - 8 * rest.len()),

@@ -1,18 +1,18 @@
-//! Leases of concurrency limits: their ids, and a permit that gives its slots back when it is dropped.
+//! Leases of concurrency limits: their ids, and a permit that releases its lease when it is dropped.
 
 use crate::limiter::{Limiter, NamedLimit};
 use crate::store::Keyspace;
 use crate::store::memory::Memory;
 use tollgate_core::{Cost, Decision, LeaseId, Limit, Micros};
 
-/// Slots of a concurrency limit, held until it is dropped: on return, on error and on panic alike.
+/// A slot of a concurrency limit, released when the permit is dropped: on return, on error and on panic.
 ///
 /// ```
 /// use tollgate_limiter::Limiter;
 /// use tollgate_limiter::limits::Concurrency;
 ///
 /// let limiter = Limiter::in_memory();
-/// let searches = limiter.rule("searches", Concurrency::at_most(1))?;
+/// let searches = limiter.limit("searches", Concurrency::at_most(1))?;
 /// let Ok(permit) = limiter.acquire(&searches, "user:42") else { return Ok(()) };
 /// assert!(limiter.acquire(&searches, "user:42").is_err());
 /// drop(permit);
@@ -20,7 +20,7 @@ use tollgate_core::{Cost, Decision, LeaseId, Limit, Micros};
 /// # Ok::<(), tollgate_limiter::core::LimitError>(())
 /// ```
 #[derive(Debug)]
-#[must_use = "a permit that is not held is given back at once"]
+#[must_use = "a permit that is not held is released at once"]
 pub struct Permit {
     limiter: Limiter,
     key: <Memory as Keyspace>::Key,
@@ -29,11 +29,11 @@ pub struct Permit {
 }
 
 impl Limiter {
-    /// Takes one slot of a concurrency limit for as long as the permit lives. A permit of any other limit gives
-    /// nothing back.
+    /// Takes one slot of a concurrency limit for the lifetime of the permit. A permit of any other limit releases
+    /// nothing.
     ///
     /// # Errors
-    /// The refusal, if there is no slot free.
+    /// The denial, if no slot is free.
     pub fn acquire(&self, limit: &NamedLimit, subject: impl AsRef<[u8]>) -> Result<Permit, Decision> {
         let lease = random_id();
         let decision = self.settle_one(limit, subject.as_ref(), Cost::ONE, lease);
@@ -51,7 +51,7 @@ impl Limiter {
 }
 
 impl Permit {
-    /// Lets the permit last a whole lease from now: for work longer than `lease_ttl`. Nothing if it has run out.
+    /// Renews the lease for a whole term from now, for work longer than `lease_ttl`. `None` if it has expired.
     pub fn renew(&self) -> Option<Micros> {
         self.limiter.store().renew_lease(self.key, &self.limit, self.lease)
     }
@@ -63,7 +63,7 @@ impl Drop for Permit {
     }
 }
 
-/// An id nobody has had: 64 random bits.
+/// A new lease id: 64 random bits.
 pub(crate) fn random_id() -> LeaseId {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).expect("the system gives random bytes");

@@ -1,10 +1,10 @@
-//! The remembering part of Tollgate: stores that keep what [`tollgate_core`] decides, and a limiter to embed.
+//! Tollgate's state and time: stores that keep what [`tollgate_core`] decides, and a rate limiter to embed.
 //!
-//! - [`Limiter`] is what a program holds; [`limits`] are what its rules are made of.
-//! - [`RuleBook`] holds attempts against rules that are data, as [`core::rules`] read them.
-//! - [`Throttles`] holds callers against limits that they bring along, as `CL.THROTTLE` does.
-//! - [`store::Store`] is what keeps counters; [`store::memory::Memory`] is the embedded one.
-//! - [`conformance`] is what every store must pass.
+//! - [`Limiter`] checks limits written in code; [`limits`] builds them.
+//! - [`RuleLimiter`] checks attempts against rule files, as [`core::rules`] compiles them.
+//! - [`ThrottleLimiter`] checks calls that carry their limit, as `CL.THROTTLE` does.
+//! - [`store::Store`] keeps counters; [`store::memory::Memory`] is the store in this process.
+//! - [`conformance`] tests any store.
 
 pub mod clock;
 mod compat;
@@ -30,7 +30,7 @@ pub use rule_limiter::{
 pub use throttle::ThrottleLimiter;
 pub use tollgate_core as core;
 
-/// The examples of the documents, compiled and run.
+/// The examples of the documentation, compiled and run.
 #[cfg(doctest)]
 mod documents {
     #[doc = include_str!("../../../README.md")]

@@ -1,4 +1,4 @@
-//! The limiter a program embeds: rules made in code, and the questions it asks of them.
+//! The limiter a program embeds: limits written in code, and checks of them.
 
 use crate::limits::IntoLimit;
 use crate::store::memory::{ChargeOptions, Commit, Memory};
@@ -7,16 +7,16 @@ use std::fmt;
 use std::sync::Arc;
 use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, LimitError, Micros, OnStoreFailure, Policy};
 
-/// Limits by rules, over a store. Cheap to clone: all clones share the store.
+/// A rate limiter over a store. Cheap to clone: all clones share the store.
 ///
-/// Over the embedded store every question is answered at once, without async:
+/// Over the memory store every check returns at once, without async:
 ///
 /// ```
 /// use tollgate_limiter::Limiter;
 /// use tollgate_limiter::limits::TokenBucket;
 ///
 /// let limiter = Limiter::in_memory();
-/// let logins = limiter.rule("logins", TokenBucket::per_minute(100).burst(2))?;
+/// let logins = limiter.limit("logins", TokenBucket::per_minute(100).burst(2))?;
 ///
 /// assert!(limiter.check(&logins, "user:42").is_allow());
 /// assert!(limiter.check(&logins, "user:42").is_allow());
@@ -29,7 +29,7 @@ pub struct Limiter<S = Memory> {
     store: Arc<S>,
 }
 
-/// A limit with a name of its own: every subject it is checked for has a counter.
+/// A limit with a name: every subject it is checked for has a counter.
 pub struct NamedLimit<S: Store = Memory> {
     id: Box<str>,
     limit: Limit,
@@ -37,37 +37,37 @@ pub struct NamedLimit<S: Store = Memory> {
     template: S::Template,
 }
 
-/// One question of several that must all be answered with yes.
+/// One of several checks that pass together or not at all.
 pub struct LimitCheck<'a, S: Store = Memory> {
-    /// The rule.
+    /// The limit.
     pub limit: &'a NamedLimit<S>,
-    /// Whom it is counted for.
+    /// The subject it is counted for.
     pub subject: &'a [u8],
-    /// What it takes.
+    /// The units it consumes.
     pub cost: Cost,
 }
 
 impl Limiter {
-    /// Over the embedded store with its defaults.
+    /// A limiter over a memory store with default options.
     pub fn in_memory() -> Self {
         Self::new(Memory::default())
     }
 
-    /// May `subject` go on? Takes one unit if so.
+    /// Decides about one unit for `subject`, and consumes it if allowed.
     #[inline]
     pub fn check(&self, limit: &NamedLimit, subject: impl AsRef<[u8]>) -> Decision {
         self.check_cost(limit, subject, Cost::ONE)
     }
 
-    /// May `subject` go on at this cost? Takes it if so; a cost of zero looks without taking.
+    /// Decides about a cost for `subject`, and consumes it if allowed; a cost of zero peeks.
     #[inline]
     pub fn check_cost(&self, limit: &NamedLimit, subject: impl AsRef<[u8]>, cost: Cost) -> Decision {
         self.settle_one(limit, subject.as_ref(), cost, LeaseId::default())
     }
 
-    /// Asks for one unit for each of the subjects, each on its own, and tells the answers in order.
+    /// Checks one unit for each of the subjects independently, and reports the decisions in order.
     ///
-    /// Faster than one by one: the places of several keys are fetched from memory together.
+    /// Faster than single checks: the slots of several keys are prefetched at once.
     pub fn check_each<K: AsRef<[u8]>>(
         &self,
         limit: &NamedLimit,
@@ -87,13 +87,13 @@ impl Limiter {
         }
     }
 
-    /// Asks all at one moment: every one is charged if every one passes, else none is.
+    /// Checks all at one instant: every check is charged if every one passes, otherwise none is.
     pub fn check_all(&self, checks: &[LimitCheck<'_>]) -> Settlement {
         self.store
             .settle_all(&self.charges(checks), Commit::Keep, crate::lease::random_id())
     }
 
-    /// Out of line: it is large, and the same for all kinds of subjects.
+    /// Settles one charge. Out of line: the code is large, and the same for all types of subjects.
     #[inline(never)]
     pub(crate) fn settle_one(&self, limit: &NamedLimit, subject: &[u8], cost: Cost, lease: LeaseId) -> Decision {
         let key = self.store.key(&limit.template, &[subject]);
@@ -106,7 +106,7 @@ impl Limiter {
 }
 
 impl<S: Store> Limiter<S> {
-    /// Over a store.
+    /// A limiter over this store.
     pub fn new(store: S) -> Self {
         Self { store: Arc::new(store) }
     }
@@ -116,10 +116,10 @@ impl<S: Store> Limiter<S> {
         &self.store
     }
 
-    /// A rule of this limiter. Two rules of one id and one algorithm share their counters.
+    /// A limit of this limiter. Two limits of one id and one algorithm share their counters.
     ///
     /// # Errors
-    /// A limit that cannot be made, with what to write instead.
+    /// Numbers out of range; the error says what to write instead.
     pub fn limit(&self, id: &str, limit: impl IntoLimit) -> Result<NamedLimit<S>, LimitError> {
         let limit = limit.into_limit()?;
         let counter = Counter {
@@ -138,14 +138,14 @@ impl<S: Store> Limiter<S> {
         })
     }
 
-    /// Asks all at one moment: every one is charged if every one passes, else none is.
+    /// Checks all at one instant: every check is charged if every one passes, otherwise none is.
     pub async fn settle(&self, checks: &[LimitCheck<'_, S>]) -> Settlement {
         self.store
             .settle(&self.charges(checks), crate::lease::random_id())
             .await
     }
 
-    /// How all of them stand, without taking anything.
+    /// Decides as [`Limiter::settle`] does, and consumes nothing.
     pub async fn peek(&self, checks: &[LimitCheck<'_, S>]) -> Settlement {
         self.store.peek(&self.charges(checks)).await
     }
@@ -195,7 +195,7 @@ impl<S: Store> NamedLimit<S> {
         }
     }
 
-    /// What a caller is told who asks this rule alone: a shadow says where it stands and lets everybody pass.
+    /// The decision for a caller of this limit alone: a shadow shows its standing and denies nothing.
     #[inline]
     fn unless_shadow(&self, decision: Decision) -> Decision {
         match decision {
@@ -207,14 +207,14 @@ impl<S: Store> NamedLimit<S> {
         }
     }
 
-    /// The same rule under another policy.
+    /// The same limit with another policy.
     pub fn with_policy(self, policy: Policy) -> Self {
         Self { policy, ..self }
     }
 }
 
 impl<'a, S: Store> LimitCheck<'a, S> {
-    /// One unit of `rule` for `subject`.
+    /// A check of one unit of `limit` for `subject`.
     pub fn one(limit: &'a NamedLimit<S>, subject: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
         Self {
             limit,
@@ -251,7 +251,7 @@ impl Default for Limiter {
 
 impl<S: Store> fmt::Debug for NamedLimit<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Rule")
+        f.debug_struct("NamedLimit")
             .field("id", &self.id)
             .field("limit", &self.limit)
             .finish_non_exhaustive()

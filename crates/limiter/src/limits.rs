@@ -1,16 +1,16 @@
 //! Limits as a program writes them: `TokenBucket::per_minute(100).burst(20)`.
 //!
-//! Each is a draft: its numbers are checked when a rule is made of it, so there is one place to handle a mistake.
+//! Each is a builder: its numbers are checked when a limit is made of it, so there is one place to handle an error.
 
 use std::time::Duration;
 use tollgate_core::{self as core, Limit, LimitError, Micros, Rate};
 
-/// What a rule can be made of.
+/// A value that a limit can be made of.
 pub trait IntoLimit {
-    /// The limit.
+    /// Returns the limit.
     ///
     /// # Errors
-    /// Numbers that are out of range.
+    /// Numbers out of range.
     fn into_limit(self) -> Result<Limit, LimitError>;
 }
 
@@ -33,7 +33,7 @@ impl Per {
     }
 }
 
-/// The usual ways to name a rate.
+/// The constructors by a rate.
 macro_rules! rates {
     ($draft:ident { $($field:ident: $default:expr),* }) => {
         impl $draft {
@@ -77,7 +77,7 @@ pub struct TokenBucket {
 rates!(TokenBucket { burst: None });
 
 impl TokenBucket {
-    /// Holds at most `units`. One period's worth unless said.
+    /// The capacity. By default the units of one period.
     pub const fn burst(self, units: u64) -> Self {
         Self {
             burst: Some(units),
@@ -105,7 +105,7 @@ pub struct Gcra {
 rates!(Gcra { burst: None });
 
 impl Gcra {
-    /// At most `units` at once. One period's worth unless said.
+    /// The largest burst. By default the units of one period.
     pub const fn burst(self, units: u64) -> Self {
         Self {
             burst: Some(units),
@@ -137,7 +137,7 @@ rates!(LeakyBucket {
 });
 
 impl LeakyBucket {
-    /// Holds at most `units`. One period's worth unless said.
+    /// The capacity. By default the units of one period.
     pub const fn depth(self, units: u64) -> Self {
         Self {
             depth: Some(units),
@@ -145,7 +145,7 @@ impl LeakyBucket {
         }
     }
 
-    /// As a queue: an allowed request is told how long to wait.
+    /// Shapes requests: an allowed request gets a delay to wait for.
     pub const fn shaping(self) -> Self {
         Self { shaping: true, ..self }
     }
@@ -199,7 +199,7 @@ rates!(SlidingLog {
 });
 
 impl SlidingLog {
-    /// At least so long between two admitted requests.
+    /// The shortest time between two allowed requests.
     pub const fn min_interval(self, min_interval: Duration) -> Self {
         Self { min_interval, ..self }
     }
@@ -228,7 +228,7 @@ impl Concurrency {
         }
     }
 
-    /// How long a slot is held if it is neither released nor renewed. 60 seconds unless said.
+    /// The lifetime of a lease that is neither released nor renewed. 60 seconds by default.
     pub const fn lease_ttl(self, lease_ttl: Duration) -> Self {
         Self { lease_ttl, ..self }
     }

@@ -1,8 +1,8 @@
-//! The lock of a shard, in a form the interleaving tests can take apart.
+//! The lock of a shard, replaceable by one that the interleaving tests control.
 //!
-//! A lock that spins, because what it guards takes tens of nanoseconds: a lock that sleeps must look at its waiters when
-//! it is given back, which costs as much again as taking it, and nearly never is there one. Who finds it taken for long
-//! all the same steps back, first for others that want the processor and then for anybody.
+//! A spin lock, because what it guards takes tens of nanoseconds: a lock that parks threads must check for waiters on
+//! unlock, which costs as much again as locking, and there almost never is one. A thread that spins in vain yields the
+//! processor, and after that sleeps.
 
 #[cfg(feature = "shuttle")]
 pub(crate) use shuttle::sync::MutexGuard as Guard;
@@ -17,16 +17,16 @@ pub(crate) struct Lock<T>(spin::mutex::SpinMutex<T>);
 #[derive(Debug)]
 pub(crate) struct Lock<T>(shuttle::sync::Mutex<T>);
 
-/// How many pauses a thread makes between two tries: long enough apart they leave the owner's cache in peace.
+/// Spin hints between two attempts: far enough apart not to disturb the owner's cache line.
 #[cfg(not(feature = "shuttle"))]
 const SPINS: usize = 16;
 
-/// How often it gives the processor away after a try, since the owner may be waiting for it.
+/// Attempts after which a thread yields the processor, since the owner may be waiting for it.
 #[cfg(not(feature = "shuttle"))]
 const YIELDS: usize = 100;
 
-/// How long it sleeps after each try from then on: the owner is at something long, such as growing a table, or its
-/// priority is so low that giving the processor away does not give it to the owner.
+/// The sleep after each further attempt: the owner does something long, such as growing a table, or its priority is so
+/// low that yielding does not let it run.
 #[cfg(not(feature = "shuttle"))]
 const SLEEP: std::time::Duration = std::time::Duration::from_micros(50);
 
@@ -102,7 +102,7 @@ mod tests {
             for _ in 0..8 {
                 receiver.recv().expect("eight threads wait");
             }
-            // Longer than all the yields take, mostly.
+            // Usually longer than all the yields take.
             for _ in 0..100 * YIELDS {
                 std::thread::yield_now();
             }

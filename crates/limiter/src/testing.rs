@@ -1,4 +1,4 @@
-//! What tests and benches of the shared store need: real servers, as processes of their own.
+//! The test kit: real servers as child processes, polling, sample limits and charges.
 
 pub mod cluster;
 pub mod sentinel;

@@ -1,4 +1,4 @@
-//! Limits that callers bring along with every call, as `CL.THROTTLE` has it.
+//! Calls that carry their limit, as `CL.THROTTLE` has it.
 
 use crate::store::memory::Memory;
 use crate::store::{Keyspace, Outcome, Source, Store, StoreError};
@@ -6,14 +6,14 @@ use std::sync::Arc;
 use tollgate_core::algorithm::cell::Reply;
 use tollgate_core::{Cell, Charge, Cost, Counter, LeaseId, Limit, OnStoreFailure, Policy};
 
-/// Counters over a store whose limits are in the calls. They are apart from those of all rules.
+/// A limiter for calls that carry their limit. Its counters are distinct from those of all rules.
 pub struct ThrottleLimiter<S: Store = Memory> {
     store: Arc<S>,
     template: S::Template,
 }
 
 impl<S: Store> ThrottleLimiter<S> {
-    /// Over a store: all of them over one store share their counters.
+    /// A limiter over this store. All limiters of one store share their counters.
     pub fn new(store: Arc<S>) -> Self {
         let any = Cell::new(0, 1, 1).expect("one in a second can be made");
         let counter = Counter {
@@ -28,7 +28,7 @@ impl<S: Store> ThrottleLimiter<S> {
         Self { store, template }
     }
 
-    /// What a call comes to.
+    /// The charge of a call.
     #[inline]
     pub fn charge(&self, key: &[u8], cell: Cell, cost: Cost) -> Charge<S::Key> {
         Charge {
@@ -43,7 +43,7 @@ impl<S: Store> ThrottleLimiter<S> {
     /// Settles one call.
     ///
     /// # Errors
-    /// Why the store could not.
+    /// The error of the store.
     pub async fn settle(&self, charge: &Charge<S::Key>) -> Result<(Reply, Source), StoreError> {
         let settlement = self
             .store
@@ -57,10 +57,10 @@ impl<S: Store> ThrottleLimiter<S> {
         outcome.map(|outcome| throttle_reply(charge, &outcome))
     }
 
-    /// Gives the cost of a call back, never above full.
+    /// Refunds the cost of a call, never above the capacity.
     ///
     /// # Errors
-    /// Why the store could not.
+    /// The error of the store.
     pub async fn refund(&self, charge: &Charge<S::Key>) -> Result<Reply, StoreError> {
         let (decision, _) = self.store.refund(charge).await?;
         Ok(cell(charge).refund_reply(decision.standing()))
@@ -68,8 +68,8 @@ impl<S: Store> ThrottleLimiter<S> {
 }
 
 impl ThrottleLimiter {
-    /// Settles calls each on its own, and tells what came of them in order. Faster than one by one: the places of several
-    /// keys are fetched from memory together.
+    /// Settles calls independently, and reports the replies in order. Faster than single calls: the slots of several keys
+    /// are prefetched at once.
     pub fn settle_each(
         &self,
         charges: &[Charge<<Memory as Keyspace>::Key>],
@@ -88,7 +88,7 @@ impl ThrottleLimiter {
 #[inline]
 fn throttle_reply<K>(charge: &Charge<K>, outcome: &Outcome) -> (Reply, Source) {
     let reply = match outcome.source {
-        // By a part of the limit: its receipt is not one of the limit's. Where there is no room for a key, there may be none.
+        // Decided by a share of the limit, or by an overflow counter: the receipt's mark is not one of this limit.
         Source::Local | Source::Open | Source::Overflow => Cell::reply_from_decision(&outcome.decision),
         _ => cell(charge).reply(&outcome.decision, &outcome.receipt.mark, charge.cost),
     };
@@ -105,6 +105,6 @@ fn cell<K>(charge: &Charge<K>) -> &Cell {
 
 impl<S: Store> std::fmt::Debug for ThrottleLimiter<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Throttles").finish_non_exhaustive()
+        f.debug_struct("ThrottleLimiter").finish_non_exhaustive()
     }
 }

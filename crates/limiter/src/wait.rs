@@ -1,15 +1,15 @@
-//! Waiting instead of refusing: for clients that must keep to somebody else's limit.
+//! Waiting instead of denying: for clients that must keep to another service's limit.
 
 use crate::limiter::{Limiter, NamedLimit};
 use std::time::Duration;
 use tollgate_core::{Cost, Decision, Micros, Retry};
 
-/// How long to wait before a refused concurrency slot is asked for again: when it comes free, nobody can say.
+/// The interval between attempts for a concurrency slot, since nothing tells when one is released.
 const POLL: Micros = Micros::from_millis(5);
 
 impl Limiter {
-    /// Waits on this thread until `subject` may go on at this cost, or says no at once if that takes longer than
-    /// `at_most`. A queue's delay is waited for too.
+    /// Blocks this thread until `subject` may consume this cost, or denies at once if that takes longer than `at_most`.
+    /// Also waits for the delay of a shaped limit.
     ///
     /// ```
     /// use std::time::Duration;
@@ -18,15 +18,15 @@ impl Limiter {
     /// use tollgate_limiter::limits::Gcra;
     ///
     /// let limiter = Limiter::in_memory();
-    /// let upstream = limiter.rule("upstream", Gcra::per_second(1_000).burst(1))?;
+    /// let upstream = limiter.limit("upstream", Gcra::per_second(1_000).burst(1))?;
     /// for _ in 0..3 {
-    ///     assert!(limiter.wait(&upstream, "api.example", Cost::ONE, Duration::from_secs(1)).is_ok());
+    ///     assert!(limiter.wait_blocking(&upstream, "api.example", Cost::ONE, Duration::from_secs(1)).is_ok());
     /// }
     /// # Ok::<(), tollgate_limiter::core::LimitError>(())
     /// ```
     ///
     /// # Errors
-    /// The refusal, if waiting would take too long or never end.
+    /// The denial, if waiting would take too long or never end.
     #[expect(
         clippy::disallowed_methods,
         reason = "this is the one place whose purpose is to let time pass"
@@ -51,10 +51,10 @@ impl Limiter {
         }
     }
 
-    /// The same without blocking the thread.
+    /// Waits as [`Limiter::wait_blocking`] does, without blocking the thread.
     ///
     /// # Errors
-    /// The refusal, if waiting would take too long or never end.
+    /// The denial, if waiting would take too long or never end.
     #[cfg(feature = "tokio")]
     pub async fn ready(
         &self,
@@ -77,12 +77,12 @@ impl Limiter {
     }
 }
 
-/// How much longer a caller will wait.
+/// The time a caller still waits.
 struct WaitBudget {
     left: Micros,
 }
 
-/// What to do after an answer.
+/// The next step after a decision.
 enum WaitStep {
     Sleep(Duration),
     Proceed(Decision, Duration),
@@ -94,7 +94,7 @@ impl WaitBudget {
         Self { left: at_most.into() }
     }
 
-    /// Counts only promised time: a thread that is woken late has waited no longer than it said.
+    /// Consumes only promised time: a thread that is woken late has waited no longer than promised.
     fn next_step(&mut self, decision: Decision) -> WaitStep {
         let wait = match decision {
             Decision::Allow { delay, .. } => return WaitStep::Proceed(decision, delay.into()),

@@ -1,4 +1,4 @@
-//! Conformance itself: a check that never complains is no wall, so stores with one mistake each are shown to it.
+//! Tests of the conformance suite: each of these stores has one defect, and the suite must find it.
 
 #![allow(clippy::expect_used, reason = "a test that cannot be set up has failed")]
 
@@ -229,26 +229,26 @@ fn every_mistake_is_found_and_named() {
     for (mistake, step) in [
         (
             Mistake::ChargesSettledSeparately,
-            "several keys are charged together or not at all",
+            "several keys are charged all or none",
         ),
-        (Mistake::DenialCharges, "a limit is counted down to nothing"),
-        (Mistake::PeekCharges, "a peek takes nothing"),
-        (Mistake::UndoDoesNothing, "undo takes one charge back"),
-        (Mistake::UndoRefundsMore, "undo takes one charge back"),
-        (Mistake::RefundDoesNothing, "a refund never goes above full"),
-        (Mistake::ForgetDoesNothing, "a forgotten key is new"),
-        (Mistake::ReleaseSaysYes, "a lease is released, renewed, and runs out"),
-        (Mistake::RenewDoesNothing, "a lease is released, renewed, and runs out"),
+        (Mistake::DenialCharges, "a limit is counted down to zero"),
+        (Mistake::PeekCharges, "a peek consumes nothing"),
+        (Mistake::UndoDoesNothing, "undo reverses one charge"),
+        (Mistake::UndoRefundsMore, "undo reverses one charge"),
+        (Mistake::RefundDoesNothing, "a refund never exceeds the capacity"),
+        (Mistake::ForgetDoesNothing, "a forgotten key is fresh"),
+        (Mistake::ReleaseSaysYes, "a lease is released, renewed, and expires"),
+        (Mistake::RenewDoesNothing, "a lease is released, renewed, and expires"),
         (Mistake::CoarseTimes, ""),
-        (Mistake::VariantsMeet, "counters of other identities are apart"),
-        (Mistake::ValuesMeet, "counters of other identities are apart"),
+        (Mistake::VariantsMeet, "counters of other identities are distinct"),
+        (Mistake::ValuesMeet, "counters of other identities are distinct"),
         // By many threads on one key, or on two if they were lucky with one.
-        (Mistake::PeekThenCharge, "how many passed"),
+        (Mistake::PeekThenCharge, "number allowed"),
     ] {
         let error = block_on(conformance(&harness(mistake)))
             .err()
             .unwrap_or_else(|| format!("{mistake:?} is not found"));
-        assert!(error.contains(step), "{mistake:?} is told as: {error}");
+        assert!(error.contains(step), "{mistake:?} is reported as: {error}");
         let (prefix, got) = error.split_once("expected ").expect("what was expected");
         assert!(Limit::ALGORITHMS.iter().any(|name| prefix.starts_with(name)), "{error}");
         assert!(got.contains(", got "), "{error}");

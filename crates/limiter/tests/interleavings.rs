@@ -1,8 +1,8 @@
-//! Threads of the embedded store led through thousands of interleavings: whatever the order of its locks, the totals are
-//! exact and nobody waits for ever.
+//! Thousands of interleavings of threads on the memory store: whatever the order of its locks, the totals are exact and
+//! no thread deadlocks.
 //!
 //! Run with `cargo test -p tollgate-limiter --features shuttle --test interleavings`. A failure prints the schedule that
-//! brought it about. Which shard a key falls into is drawn anew for each, so the places of keys vary too.
+//! caused it. The hash secret is new for each schedule, so the shards of the keys vary too.
 
 #![allow(clippy::expect_used, reason = "a test that cannot be set up has failed")]
 
@@ -15,13 +15,13 @@ use tollgate_limiter::limits::{Concurrency, FixedWindow, IntoLimit, SlidingLog, 
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::{LimitCheck, Limiter, NamedLimit};
 
-/// How many interleavings of each scene are tried by each way of choosing them.
+/// Schedules per scene and scheduler.
 const SCHEDULES: usize = 2_000;
 
-/// How many changes of thread in unlucky places a bug may need to show.
+/// Context switches that a bug may need to show.
 const DEPTH: usize = 3;
 
-/// Tries a scene under schedules drawn at random, and under ones that prefer few but nasty changes of thread.
+/// Runs a scene under random schedules, and under schedules with few, adversarial context switches.
 fn interleave(scene: fn()) {
     shuttle::check_random(scene, SCHEDULES);
     shuttle::check_pct(scene, SCHEDULES, DEPTH);
@@ -33,31 +33,31 @@ fn limiter(shards: usize) -> (Limiter, Clock) {
     (Limiter::new(store), clock)
 }
 
-fn rule(limiter: &Limiter, id: &str, limit: impl IntoLimit) -> Arc<NamedLimit> {
+fn named(limiter: &Limiter, id: &str, limit: impl IntoLimit) -> Arc<NamedLimit> {
     Arc::new(limiter.limit(id, limit).expect("a limit in range"))
 }
 
-fn left(limiter: &Limiter, rule: &NamedLimit, subject: &str) -> u64 {
+fn remaining(limiter: &Limiter, limit: &NamedLimit, subject: &str) -> u64 {
     let cost = Cost::ZERO;
-    limiter.check_cost(rule, subject, cost).standing().remaining
+    limiter.check_cost(limit, subject, cost).standing().remaining
 }
 
-/// Three threads settle two keys each, the second the other way round, with too little room for all.
+/// Three threads settle two keys each, the second in reverse order, with too little capacity for all.
 fn two_keys(first: impl IntoLimit, second: impl IntoLimit, shards: usize) {
     let (limiter, _) = limiter(shards);
-    let one = rule(&limiter, "one", first);
-    let two = rule(&limiter, "two", second);
+    let one = named(&limiter, "one", first);
+    let two = named(&limiter, "two", second);
     let passed = Arc::new(AtomicU64::new(0));
     let threads: Vec<_> = (0..3)
         .map(|number| {
             let (limiter, one, two, passed) = (limiter.clone(), one.clone(), two.clone(), Arc::clone(&passed));
             thread::spawn(move || {
                 for _ in 0..2 {
-                    let mut asks = [LimitCheck::one(&one, "a"), LimitCheck::one(&two, "b")];
+                    let mut checks = [LimitCheck::one(&one, "a"), LimitCheck::one(&two, "b")];
                     if number == 1 {
-                        asks.reverse();
+                        checks.reverse();
                     }
-                    let settled = limiter.check_all(&asks);
+                    let settlement = limiter.check_all(&checks);
                     passed.fetch_add(u64::from(settled.allowed), Ordering::SeqCst);
                     let seen = limiter.check_all(&[
                         LimitCheck {
@@ -86,7 +86,7 @@ fn two_keys(first: impl IntoLimit, second: impl IntoLimit, shards: usize) {
         thread.join().expect("no thread panics");
     }
     assert_eq!(passed.load(Ordering::SeqCst), 4);
-    assert_eq!((left(&limiter, &one, "a"), left(&limiter, &two, "b")), (1, 0));
+    assert_eq!((remaining(&limiter, &one, "a"), remaining(&limiter, &two, "b")), (1, 0));
 }
 
 #[test]
@@ -103,8 +103,8 @@ fn so_are_keys_of_different_algorithms() {
 fn keys_that_come_while_a_shard_grows_and_is_swept_are_all_kept() {
     interleave(|| {
         let (limiter, clock) = limiter(1);
-        let old = rule(&limiter, "old", TokenBucket::per_second(1));
-        let new = rule(&limiter, "new", TokenBucket::per_hour(2));
+        let old = named(&limiter, "old", TokenBucket::per_second(1));
+        let new = named(&limiter, "new", TokenBucket::per_hour(2));
         for n in 0..6 {
             limiter.check(&old, format!("old {n}"));
         }
@@ -134,10 +134,10 @@ fn keys_that_come_while_a_shard_grows_and_is_swept_are_all_kept() {
         while limiter.store().sweep(usize::MAX) > 0 {}
         let usage = limiter.store().usage();
         assert_eq!((usage.keys, usage.swept), (19, 6));
-        assert_eq!(left(&limiter, &new, "shared"), 0);
+        assert_eq!(remaining(&limiter, &new, "shared"), 0);
         for number in 0..3 {
             for n in 0..6 {
-                assert_eq!(left(&limiter, &new, &format!("new {number} {n}")), 1);
+                assert_eq!(remaining(&limiter, &new, &format!("new {number} {n}")), 1);
             }
         }
     });
@@ -147,7 +147,7 @@ fn keys_that_come_while_a_shard_grows_and_is_swept_are_all_kept() {
 fn a_slot_is_never_held_twice_and_never_lost() {
     interleave(|| {
         let (limiter, _) = limiter(1);
-        let searches = rule(&limiter, "searches", Concurrency::at_most(2));
+        let searches = named(&limiter, "searches", Concurrency::at_most(2));
         let inside = Arc::new(AtomicU64::new(0));
         let threads: Vec<_> = (0..3)
             .map(|_| {
@@ -166,7 +166,7 @@ fn a_slot_is_never_held_twice_and_never_lost() {
         for thread in threads {
             thread.join().expect("no thread panics");
         }
-        assert_eq!(left(&limiter, &searches, "a"), 2);
+        assert_eq!(remaining(&limiter, &searches, "a"), 2);
     });
 }
 
@@ -174,7 +174,7 @@ fn a_slot_is_never_held_twice_and_never_lost() {
 fn a_batch_and_single_requests_admit_the_limit_between_them() {
     interleave(|| {
         let (limiter, _) = limiter(4);
-        let rule = rule(&limiter, "rule", TokenBucket::per_hour(3));
+        let limit = named(&limiter, "rule", TokenBucket::per_hour(3));
         let admitted = Arc::new([AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)]);
         let subjects = ["a", "b", "c"];
         let count = |admitted: &[AtomicU64; 3], subject: usize, decision: Decision| {
@@ -184,22 +184,22 @@ fn a_batch_and_single_requests_admit_the_limit_between_them() {
         let batches: Vec<_> = [[0, 1, 2, 0], [2, 1, 0, 2]]
             .into_iter()
             .map(|order| {
-                let (limiter, rule, admitted) = (limiter.clone(), rule.clone(), Arc::clone(&admitted));
+                let (limiter, limit, admitted) = (limiter.clone(), limit.clone(), Arc::clone(&admitted));
                 thread::spawn(move || {
                     let keys = order.map(|subject| subjects.get(subject).copied().unwrap_or_default());
                     let mut order = order.into_iter();
-                    limiter.check_each(&rule, &keys, |decision| {
+                    limiter.check_each(&limit, &keys, |decision| {
                         count(&admitted, order.next().unwrap_or_default(), decision);
                     });
                 })
             })
             .collect();
         let single = {
-            let (limiter, rule, admitted) = (limiter.clone(), rule.clone(), Arc::clone(&admitted));
+            let (limiter, limit, admitted) = (limiter.clone(), limit.clone(), Arc::clone(&admitted));
             thread::spawn(move || {
                 for (index, subject) in subjects.iter().enumerate() {
                     for _ in 0..2 {
-                        count(&admitted, index, limiter.check(&rule, subject));
+                        count(&admitted, index, limiter.check(&limit, subject));
                     }
                 }
             })

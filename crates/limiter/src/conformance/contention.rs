@@ -1,4 +1,4 @@
-//! Real concurrency: many threads on few keys, and totals that must be exact.
+//! Contention: many threads on few keys, with totals that must be exact.
 
 use super::run::{block_on, threads};
 use super::samples::{LONG, Shape};
@@ -9,19 +9,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tollgate_core::{Counter, Limit, Timestamp};
 
-/// How often a check is made again because a window ended while it ran.
+/// Repetitions of a step because a window ended while it ran.
 const TRIES_MAX: u32 = 5;
 
-/// What one thread saw.
+/// The totals of one thread.
 #[derive(Clone, Copy, Default)]
 struct Totals {
     settlements: u64,
     passed: u64,
-    /// The first and the last moment.
+    /// The first and the last instant.
     times: Option<(Timestamp, Timestamp)>,
 }
 
-/// All threads settle one key: as many pass as the limit holds.
+/// All threads settle one key: exactly the capacity passes.
 pub(super) async fn one_key<S: Store + 'static>(harness: &Harness<S>, shape: Shape) -> Result<u64, String> {
     const STEP: &str = "many threads on one key";
     let all = (harness.threads * harness.settles) as u64;
@@ -49,20 +49,20 @@ pub(super) async fn one_key<S: Store + 'static>(harness: &Harness<S>, shape: Sha
         if totals.crosses_window(&limit) {
             continue;
         }
-        same(shape, STEP, "how many passed", units.min(all), totals.passed)?;
+        same(shape, STEP, "number allowed", units.min(all), totals.passed)?;
         let remaining = remaining(harness, &[(key, limit)]).await?;
-        same(shape, STEP, "units left", vec![units - units.min(all)], remaining)?;
+        same(shape, STEP, "units remaining", vec![units - units.min(all)], remaining)?;
         return Ok(settlements);
     }
     Err(format!("{}: {STEP}: its windows end faster than it runs", shape.name()))
 }
 
-/// Half of the threads settle two keys in one order, half in the other, and one of the keys has less room: none waits
-/// for ever, and both keys have given the same.
+/// Half of the threads settle two keys in one order, half in the other, and one key has less capacity: none deadlocks,
+/// and both keys are charged alike.
 pub(super) async fn reversed_key_order<S: Store + 'static>(harness: &Harness<S>, shape: Shape) -> Result<u64, String> {
     const STEP: &str = "two keys in opposite orders";
     if harness.is_compensated() && !shape.can_undo() {
-        // What a queue has promised stands, so a refusal by the other key leaves it charged.
+        // A promised delay stands, so a denial by the other key leaves it charged.
         return Ok(0);
     }
     let all = (harness.threads * harness.settles) as u64;
@@ -77,7 +77,7 @@ pub(super) async fn reversed_key_order<S: Store + 'static>(harness: &Harness<S>,
         ];
         let store = Arc::clone(&harness.store);
         let (settles, count, atomic) = (harness.settles, harness.threads, !harness.is_compensated());
-        // One thread more looks on.
+        // One more thread only peeks.
         let totals = threads(count + 1, &harness.thread_wrapper, move |number, progress| {
             let [one, other] = pair;
             let mut totals = Totals::default();
@@ -91,7 +91,7 @@ pub(super) async fn reversed_key_order<S: Store + 'static>(harness: &Harness<S>,
                     && atomic
                     && a != b
                 {
-                    return Err(format!("expected both keys charged alike, got {a} and {b} units taken"));
+                    return Err(format!("expected both keys charged alike, got {a} and {b} units used"));
                 }
                 progress.fetch_add(1, Ordering::Relaxed);
             }
@@ -109,10 +109,10 @@ pub(super) async fn reversed_key_order<S: Store + 'static>(harness: &Harness<S>,
         } else {
             capacity.min(all)
         };
-        same(shape, STEP, "how many passed", expected, totals.passed)?;
+        same(shape, STEP, "number allowed", expected, totals.passed)?;
         let remaining = remaining(harness, &pair).await?;
         let expected = vec![capacity * 2 - totals.passed, capacity - totals.passed];
-        same(shape, STEP, "units left", expected, remaining)?;
+        same(shape, STEP, "units remaining", expected, remaining)?;
         return Ok(settlements);
     }
     Err(format!("{}: {STEP}: its windows end faster than it runs", shape.name()))
@@ -129,7 +129,7 @@ fn key<S: Store>(harness: &Harness<S>, rule: &str, limit: &Limit) -> S::Key {
     harness.store.key(&harness.store.template(&counter), &[rule.as_bytes()])
 }
 
-/// The units left of each key.
+/// The units remaining of each key.
 async fn remaining<S: Store>(harness: &Harness<S>, keys: &[(S::Key, Limit)]) -> Result<Vec<u64>, String> {
     let mut remaining = Vec::with_capacity(keys.len());
     for (key, limit) in keys {
@@ -142,7 +142,7 @@ async fn remaining<S: Store>(harness: &Harness<S>, keys: &[(S::Key, Limit)]) -> 
     Ok(remaining)
 }
 
-/// The units taken of each key.
+/// The units used of each key.
 fn used_units(settlement: &Settlement) -> Result<Vec<u64>, String> {
     let used_units = |outcome: &Result<crate::store::Outcome, crate::store::StoreError>| {
         let outcome = outcome.map_err(|error| error.to_string())?;
@@ -186,7 +186,7 @@ impl Totals {
         sum
     }
 
-    /// Whether a window of the limit ended in between, so that more may have passed than one holds.
+    /// True if a window of the limit ended in between, so that more may have passed than its capacity.
     fn crosses_window(&self, limit: &Limit) -> bool {
         let (Some(window), Some((first, last))) = (limit.window(), self.times) else {
             return false;

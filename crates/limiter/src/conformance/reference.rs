@@ -1,4 +1,4 @@
-//! A store and the core side by side: everything is done to both, and every answer is compared.
+//! The reference model: every operation runs on the store and on the core, and all results are compared.
 
 use super::samples::Shape;
 use super::{Harness, run};
@@ -13,9 +13,9 @@ pub(super) struct ReferenceModel<'b, S: Store> {
     harness: &'b Harness<S>,
     shape: Shape,
     step: &'static str,
-    /// What the core holds of each key.
+    /// The core's state of each key.
     states: Vec<(S::Key, ReferenceState)>,
-    /// The store's receipts, and where the core has those charges: apart only if it was written at another moment there.
+    /// The store's receipts, with the core's marks of those charges: they differ if the store's instant was another.
     receipts: Vec<(S::Key, Receipt, Mark)>,
     leases: u64,
     answers: u64,
@@ -24,11 +24,11 @@ pub(super) struct ReferenceModel<'b, S: Store> {
 #[derive(Default)]
 struct ReferenceState {
     state: Option<State>,
-    /// Written at a moment that only the store knows: times may differ by a little from here on, units may not.
+    /// Written at an instant that only the store knows: from then on times may differ slightly, units may not.
     inexact: bool,
 }
 
-/// How often the time is asked before a clock is taken to stand still.
+/// Polls of the time before a clock counts as stopped.
 const POLLS_MAX: u32 = 10_000;
 
 impl<'b, S: Store> ReferenceModel<'b, S> {
@@ -44,7 +44,7 @@ impl<'b, S: Store> ReferenceModel<'b, S> {
         }
     }
 
-    pub(super) fn begin(&mut self, step: &'static str) {
+    pub(super) fn start_step(&mut self, step: &'static str) {
         self.step = step;
         self.states.clear();
         self.receipts.clear();
@@ -62,7 +62,7 @@ impl<'b, S: Store> ReferenceModel<'b, S> {
         self.harness
     }
 
-    /// The key of a counter that only this step uses, and of a subject of its own: stores may keep subjects apart.
+    /// The key of a counter of this step, for a subject of its own: stores may place subjects on different nodes.
     pub(super) fn key(&self, rule: &str, limit: &Limit) -> S::Key {
         self.key_of(rule, "", limit, &[rule.as_bytes()])
     }
@@ -79,7 +79,7 @@ impl<'b, S: Store> ReferenceModel<'b, S> {
         self.harness.store.key(&self.harness.store.template(&counter), per)
     }
 
-    /// A lease nobody has had.
+    /// A new lease id.
     pub(super) fn lease(&mut self) -> LeaseId {
         self.leases = self.leases.wrapping_add(1);
         LeaseId(self.leases)
@@ -93,7 +93,7 @@ impl<'b, S: Store> ReferenceModel<'b, S> {
         )
     }
 
-    /// Complains unless both are equal.
+    /// Fails unless both are equal.
     pub(super) fn expect_equal<T: PartialEq + Debug>(&mut self, what: &str, expected: T, got: T) -> Result<(), String> {
         self.answers += 1;
         if expected == got {
@@ -130,7 +130,7 @@ impl<'b, S: Store> ReferenceModel<'b, S> {
         Ok(got)
     }
 
-    /// Settles one charge and says what became of it.
+    /// Settles one charge, and returns its outcome.
     pub(super) async fn settle_one(&mut self, key: S::Key, limit: &Limit, cost: u64) -> Result<ChargeOutcome, String> {
         let settlement = self.settle(&[charge(key, limit, cost)?]).await?;
         self.first(&settlement)
@@ -143,16 +143,16 @@ impl<'b, S: Store> ReferenceModel<'b, S> {
         Ok(got)
     }
 
-    /// How a key stands, without asking for anything.
+    /// Peeks at a key.
     pub(super) async fn peek_one(&mut self, key: S::Key, limit: &Limit) -> Result<ChargeOutcome, String> {
         let settlement = self.peek(&[charge(key, limit, 0)?]).await?;
         self.first(&settlement)
     }
 
-    /// Complains unless so many units are left.
+    /// Fails unless so many units remain.
     pub(super) async fn expect_remaining(&mut self, key: S::Key, limit: &Limit, units: u64) -> Result<(), String> {
         let outcome = self.peek_one(key, limit).await?;
-        self.expect_equal("units left", units, outcome.decision.standing().remaining)
+        self.expect_equal("units remaining", units, outcome.decision.standing().remaining)
     }
 
     pub(super) async fn undo(&mut self, key: S::Key, limit: &Limit, receipt: &Receipt) -> Result<(), String> {
@@ -181,7 +181,7 @@ impl<'b, S: Store> ReferenceModel<'b, S> {
         };
         let got = self.harness.store.refund(&charge).await;
         let (got, source) = got.map_err(|error| self.mismatch("refund", "no error", error))?;
-        self.expect_equal("who refunds", S::SOURCE, source)?;
+        self.expect_equal("source of the refund", S::SOURCE, source)?;
         self.modify(key, limit, LeaseId::default(), |state| limit.refund(state, cost, now));
         let expected = limit.decide(self.state(key), Cost::ZERO, now).decision;
         self.compare_decisions("refund", expected, got, self.is_inexact(key))?;
@@ -227,13 +227,13 @@ impl<'b, S: Store> ReferenceModel<'b, S> {
         Ok(got)
     }
 
-    /// Lets time pass on the store's clock: moved on, or waited for.
+    /// Lets time pass on the store's clock, by advancing it or by waiting.
     pub(super) async fn advance(&mut self, key: S::Key, limit: &Limit, span: Micros) -> Result<(), String> {
         let before = self.now(key, limit).await?;
         if let Some(advance) = &self.harness.advance {
             advance(span);
             let after = self.now(key, limit).await?;
-            return self.expect_equal("the clock after it was moved", before + span, after);
+            return self.expect_equal("the clock after it was advanced", before + span, after);
         }
         for _ in 0..POLLS_MAX {
             let passed = self.now(key, limit).await?.since(before);
@@ -250,7 +250,7 @@ impl<'b, S: Store> ReferenceModel<'b, S> {
         Ok(self.harness.store.peek(&[charge(key, limit, 0)?]).await.now)
     }
 
-    /// Whether the moment of every call is known exactly.
+    /// True if the instant of every call is known exactly.
     pub(super) fn has_manual_clock(&self) -> bool {
         self.harness.advance.is_some()
     }
@@ -302,7 +302,7 @@ impl<'b, S: Store> ReferenceModel<'b, S> {
         got: &Settlement,
         lease: LeaseId,
     ) -> Result<(), String> {
-        self.expect_equal(&format!("{call}: whether it passes"), expected.allowed, got.allowed)?;
+        self.expect_equal(&format!("{call}: whether it is allowed"), expected.allowed, got.allowed)?;
         self.expect_equal(
             &format!("{call}: number of outcomes"),
             charges.len(),
@@ -314,7 +314,7 @@ impl<'b, S: Store> ReferenceModel<'b, S> {
         for ((charge, expected), got) in charges.iter().zip(&expected.charges).zip(&got.outcomes) {
             let (decision, receipt) = match got {
                 Ok(Outcome { decision, receipt, .. }) => (decision, receipt),
-                // A refusal may tell only of the limits that refuse.
+                // A denial may contain only the limits that deny.
                 Err(StoreError::Skipped) if is_denied => continue,
                 Err(_) => return Err(self.mismatch(call, expected.decision, got)),
             };
@@ -351,7 +351,7 @@ impl<'b, S: Store> ReferenceModel<'b, S> {
         Err(self.mismatch(call, expected, got))
     }
 
-    /// Whether charges lie on several keys of a store that does not settle these at one moment.
+    /// True if the charges have several keys that the store does not settle at one instant.
     fn is_cross_slot(&self, charges: &[Charge<S::Key>]) -> bool {
         let several = charges.windows(2).any(|pair| match pair {
             [one, other] => one.key != other.key,
@@ -382,7 +382,7 @@ impl<'b, S: Store> ReferenceModel<'b, S> {
     }
 }
 
-/// What became of one charge.
+/// The outcome of one charge.
 pub(super) struct ChargeOutcome {
     pub(super) decision: Decision,
     pub(super) receipt: Receipt,

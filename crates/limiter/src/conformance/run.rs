@@ -1,4 +1,4 @@
-//! Running futures and threads without a runtime: a store brings its own if it needs one.
+//! Futures and threads without a runtime: a store that needs one brings its own.
 
 use super::ThreadWrapper;
 use std::future::{Future, poll_fn};
@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
-/// Runs a future to its end on this thread, which sleeps while there is nothing to do.
+/// Runs a future to completion on this thread, which is parked while the future is pending.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
@@ -30,14 +30,14 @@ impl Wake for Unpark {
     }
 }
 
-/// How often the threads are looked at, and how many looks without any progress mean that they wait for each other.
+/// The interval at which threads are polled, and the polls without progress that count as a deadlock.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 const IDLE_POLLS_MAX: u32 = 6_000;
 
-/// Runs `count` threads to their end without blocking this one, and gathers what they return.
+/// Runs `count` threads to completion without blocking this one, and collects their results.
 ///
-/// `work` gets the number of its thread and a counter to move on with each settlement; when no thread moves it for some
-/// half a minute they are taken to be stuck.
+/// `work` gets the number of its thread and a counter to increment with each settlement; if no thread does so for about
+/// half a minute, they count as deadlocked.
 pub(super) async fn threads<T: Send + 'static>(
     count: usize,
     thread_wrapper: &ThreadWrapper,
@@ -50,7 +50,7 @@ pub(super) async fn threads<T: Send + 'static>(
         thread::spawn(move || {
             let mut returned = None;
             thread_wrapper(&mut || returned = Some(work(number, &progress)));
-            returned.unwrap_or_else(|| Err("the work of a thread was never run".to_owned()))
+            returned.unwrap_or_else(|| Err("the work of a thread was not run".to_owned()))
         })
     };
     let running: Vec<JoinHandle<Result<T, String>>> = (0..count).map(spawn).collect();
@@ -60,9 +60,7 @@ pub(super) async fn threads<T: Send + 'static>(
         idle = if now == seen { idle + 1 } else { 0 };
         seen = now;
         if idle > IDLE_POLLS_MAX {
-            return Err(format!(
-                "the threads wait for each other: stuck after {now} settlements"
-            ));
+            return Err(format!("the threads are deadlocked after {now} settlements"));
         }
         sleep(POLL_INTERVAL).await;
     }
@@ -70,7 +68,7 @@ pub(super) async fn threads<T: Send + 'static>(
     running.into_iter().map(join).collect()
 }
 
-/// Lets real time pass without blocking whatever runs this.
+/// Waits in real time without blocking the thread.
 pub(super) async fn sleep(span: Duration) {
     let alarm = Arc::new(Alarm::default());
     let mut started = false;
@@ -98,7 +96,7 @@ struct Alarm {
 
 impl Alarm {
     fn ring_after(&self, span: Duration) {
-        // Nobody unparks this thread. If it wakes early, whoever waits looks at the clock and waits again.
+        // Nothing unparks this thread. If it wakes early, the caller reads the clock and waits again.
         thread::park_timeout(span);
         self.rung.store(true, Ordering::SeqCst);
         if let Some(waker) = self.waker.lock().unwrap_or_else(PoisonError::into_inner).take() {

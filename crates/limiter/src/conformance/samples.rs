@@ -1,4 +1,4 @@
-//! Limits to try a store with: every algorithm in every form that decides differently.
+//! Sample limits: every algorithm in every form that decides differently.
 
 use tollgate_core::{
     Cell, Concurrency, FixedWindow, Gcra, LeakyBucket, Limit, LimitError, Micros, Rate, SlidingCounter, SlidingLog,
@@ -19,13 +19,13 @@ pub(super) enum Shape {
     Cell,
 }
 
-/// The units of most limits here: they divide no period evenly.
+/// The capacity of most samples: it divides no period evenly.
 pub(super) const UNITS: u64 = 7;
 
-/// A period in which nothing comes back while a check runs.
+/// A period in which nothing refills during a step.
 pub(super) const LONG: Micros = Micros::from_secs(86_400);
 
-/// A period that can be waited for.
+/// A period short enough to wait for.
 pub(super) const SHORT: Micros = Micros::from_millis(60);
 
 impl Shape {
@@ -62,10 +62,10 @@ impl Shape {
         }
     }
 
-    /// A limit that holds `units`, and gives them back in `period`.
+    /// A limit with a capacity of `units`, refilled in `period`.
     pub(super) fn limit(self, units: u64, period: Micros) -> Result<Limit, String> {
         self.build(units, period)
-            .map_err(|error| format!("{}: a sample cannot be made: {error}", self.name()))
+            .map_err(|error| format!("{}: invalid sample: {error}", self.name()))
     }
 
     fn build(self, units: u64, period: Micros) -> Result<Limit, LimitError> {
@@ -86,7 +86,7 @@ impl Shape {
         })
     }
 
-    /// Whether a charge can be taken back. A queue's cannot: the delay it promised stands.
+    /// True if a charge can be undone. A shaped one cannot: its promised delay stands.
     pub(super) fn can_undo(self) -> bool {
         self != Self::Queue
     }

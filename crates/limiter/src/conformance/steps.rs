@@ -1,35 +1,35 @@
-//! What one caller after the other must see of a store, for one algorithm.
+//! The sequential steps of the suite, for one algorithm.
 
 use super::reference::{ReferenceModel, charge, charge_as};
 use super::samples::{LONG, SHORT, Shape, UNITS};
 use crate::store::Store;
 use tollgate_core::{Cost, LeaseId, Limit, Micros, Policy, Retry};
 
-/// Plays all steps, each on counters of its own.
-pub(super) async fn all<S: Store>(twin: &mut ReferenceModel<'_, S>) -> Result<(), String> {
-    macro_rules! play {
+/// Runs all steps, each on counters of its own.
+pub(super) async fn all<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), String> {
+    macro_rules! run {
         ($($step:ident: $name:literal),* $(,)?) => {
-            $(twin.begin($name); $step(twin).await?;)*
+            $(model.start_step($name); $step(model).await?;)*
         };
     }
-    play!(
-        countdown: "a limit is counted down to nothing",
-        refusal: "a refusal changes nothing",
-        peek: "a peek takes nothing",
-        no_cost: "a cost of zero looks",
+    run!(
+        countdown: "a limit is counted down to zero",
+        denial: "a denial changes nothing",
+        peek: "a peek consumes nothing",
+        no_cost: "a cost of zero peeks",
         too_much: "a cost above the limit never passes",
-        all_or_none: "several keys are charged together or not at all",
+        all_or_none: "several keys are charged all or none",
         twice: "charges of one key in one request add up",
-        shadow: "a shadow limit never refuses",
-        count: "a counting limit is charged when refused",
-        undo: "undo takes one charge back",
-        refund: "a refund never goes above full",
-        forget: "a forgotten key is new",
-        distinct_counters: "counters of other identities are apart",
+        shadow: "a shadow limit never denies",
+        count: "a counting limit is charged when denied",
+        undo: "undo reverses one charge",
+        refund: "a refund never exceeds the capacity",
+        forget: "a forgotten key is fresh",
+        distinct_counters: "counters of other identities are distinct",
         changed: "a limit changes under a live key",
-        leases: "a lease is released, renewed, and runs out",
-        refill: "what was used comes back when promised",
-        idle: "an idle key is as good as new",
+        leases: "a lease is released, renewed, and expires",
+        refill: "units refill when promised",
+        idle: "an idle key is fresh",
         walk: "a random walk",
     );
     Ok(())
@@ -40,8 +40,8 @@ async fn countdown<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), St
     let key = model.key("one", &limit);
     for n in 1..=UNITS {
         let outcome = model.settle_one(key, &limit, 1).await?;
-        model.expect_equal("whether it passes", true, outcome.decision.is_allow())?;
-        model.expect_equal("units left", UNITS - n, outcome.decision.standing().remaining)?;
+        model.expect_equal("whether it is allowed", true, outcome.decision.is_allow())?;
+        model.expect_equal("units remaining", UNITS - n, outcome.decision.standing().remaining)?;
     }
     for _ in 0..3 {
         let outcome = model.settle_one(key, &limit, 1).await?;
@@ -55,7 +55,7 @@ async fn countdown<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), St
     model.expect_equal("whether what is left passes", true, outcome.decision.is_allow())
 }
 
-async fn refusal<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), String> {
+async fn denial<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), String> {
     let limit = model.shape().limit(UNITS, LONG)?;
     let key = model.key("one", &limit);
     model.settle_one(key, &limit, UNITS - 1).await?;
@@ -113,7 +113,7 @@ async fn all_or_none<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), 
     let full = model.key("full", &bucket);
     model.settle_one(full, &bucket, UNITS).await?;
     for (name, other) in [("same", limit), ("raised", model.shape().limit(UNITS + 2, LONG)?)] {
-        // A queue that others can see between take and undo keeps its promise: see `Bench::compensated`.
+        // A shaped limit that is charged and compensated keeps its promise: see `Harness::compensated`.
         if model.harness().is_compensated() && !model.shape().can_undo() {
             continue;
         }
@@ -122,22 +122,22 @@ async fn all_or_none<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), 
         for order in [[(one, limit), (full, bucket)], [(full, bucket), (two, other)]] {
             let [(first, a), (second, b)] = order;
             let settlement = model.settle(&[charge(first, &a, 1)?, charge(second, &b, 1)?]).await?;
-            model.expect_equal("whether it passes", false, settlement.allowed)?;
+            model.expect_equal("whether it is allowed", false, settlement.allowed)?;
         }
         model.expect_remaining(one, &limit, UNITS).await?;
         model.expect_remaining(two, &other, units).await?;
         let all = [charge(one, &limit, 2)?, charge(two, &other, 3)?];
         let settlement = model.settle(&all).await?;
-        model.expect_equal("whether it passes where there is room", true, settlement.allowed)?;
+        model.expect_equal("whether it is allowed below the capacity", true, settlement.allowed)?;
         model.expect_remaining(one, &limit, UNITS - 2).await?;
         model.expect_remaining(two, &other, units - 3).await?;
     }
     model.expect_remaining(full, &bucket, 0).await
 }
 
-/// The most units a limit holds.
+/// The capacity of a limit.
 async fn limit_of<S: Store>(limit: &Limit, model: &mut ReferenceModel<'_, S>) -> Result<u64, String> {
-    let key = model.key("nobody", limit);
+    let key = model.key("unused", limit);
     Ok(model.peek_one(key, limit).await?.decision.standing().limit)
 }
 
@@ -154,7 +154,7 @@ async fn twice<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), String
         charge(key, &limit, 3)?,
     ];
     let settlement = model.settle(&mixed).await?;
-    model.expect_equal("whether it passes", true, settlement.allowed)?;
+    model.expect_equal("whether it is allowed", true, settlement.allowed)?;
     model.expect_remaining(key, &limit, UNITS - 5).await?;
     model.expect_remaining(other, &limit, UNITS - 1).await
 }
@@ -168,7 +168,7 @@ async fn shadow<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), Strin
     ];
     for remaining in [UNITS - 4, UNITS - 4] {
         let settlement = model.settle(&both).await?;
-        model.expect_equal("whether it passes", true, settlement.allowed)?;
+        model.expect_equal("whether it is allowed", true, settlement.allowed)?;
         model.expect_remaining(shadow, &limit, remaining).await?;
     }
     model.expect_remaining(real, &limit, UNITS - 2).await?;
@@ -181,7 +181,7 @@ async fn shadow<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), Strin
         charge_as(real, &limit, 1, Policy::Enforce)?,
     ];
     let settlement = model.settle(&small).await?;
-    model.expect_equal("whether a real refusal refuses", false, settlement.allowed)?;
+    model.expect_equal("whether an enforced denial denies", false, settlement.allowed)?;
     model.expect_remaining(shadow, &limit, UNITS - 4).await
 }
 
@@ -194,12 +194,12 @@ async fn count<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), String
         charge_as(counting, &limit, 2, Policy::Count)?,
     ];
     let settlement = model.settle(&both).await?;
-    model.expect_equal("whether it passes", false, settlement.allowed)?;
+    model.expect_equal("whether it is allowed", false, settlement.allowed)?;
     model.expect_remaining(counting, &limit, UNITS - 2).await?;
     let more = [charge_as(counting, &limit, UNITS - 1, Policy::Count)?];
     let settlement = model.settle(&more).await?;
     model.expect_equal("whether more than is left passes", false, settlement.allowed)?;
-    // The core says what is taken of a counter that refuses: all of it, except where nobody could give it back.
+    // The core says what a denied counter consumes: all of it, except for a shaped limit.
     model.peek_one(counting, &limit).await?;
     Ok(())
 }
@@ -213,7 +213,7 @@ async fn undo<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), String>
     model.undo(key, &limit, &first.receipt).await?;
     model.expect_remaining(key, &limit, UNITS - 5 + back(3)).await?;
     if model.has_manual_clock() {
-        // Behind another give-back a charge counts as worked off since it was taken: exact only while no time passes.
+        // After another refund a charge counts as drained since it was made: exact only while no time passes.
         model.settle_one(key, &limit, 1).await?;
         model.undo(key, &limit, &second.receipt).await?;
         model.expect_remaining(key, &limit, UNITS - 6 + back(5)).await?;
@@ -240,7 +240,7 @@ async fn refund<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), Strin
     model.settle_one(key, &limit, 5).await?;
     let back = |units: u64| if can_undo(&limit) { units } else { 0 };
     let decision = model.refund(key, &limit, Cost::ONE).await?;
-    model.expect_equal("units left", UNITS - 5 + back(1), decision.standing().remaining)?;
+    model.expect_equal("units remaining", UNITS - 5 + back(1), decision.standing().remaining)?;
     model.refund(key, &limit, Cost::MAX).await?;
     model.expect_remaining(key, &limit, UNITS - 5 + back(5)).await
 }
@@ -286,7 +286,7 @@ async fn distinct_counters<S: Store>(model: &mut ReferenceModel<'_, S>) -> Resul
         keys.push((model.key_of("one", "", &longer, subject), longer));
     }
     for shape in Shape::ALL {
-        // A queue is a form of the leaky bucket, and meets its counter.
+        // A shaped leaky bucket has the counter of a leaky bucket.
         let other = shape.limit(UNITS, LONG)?;
         if shape != Shape::Queue && other.algorithm() != limit.algorithm() {
             keys.push((model.key_of("one", "", &other, subject), other));
@@ -309,7 +309,7 @@ async fn changed<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), Stri
     let key = model.key("one", &limit);
     model.settle_one(key, &limit, UNITS).await?;
     model.settle_one(key, &limit, 1).await?;
-    // How much that is in the new numbers is the core's to say; the store must hand it the same state.
+    // The core converts the state to the new numbers; the store must keep the same state.
     model.peek_one(key, &raised).await?;
     model.settle_one(key, &raised, 2).await?;
     model.peek_one(key, &lowered).await?;
@@ -332,26 +332,26 @@ async fn leases<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), Strin
         model.renew(key, &limit, lease).await?;
         return Ok(());
     }
-    // Long leases first: what happens to them does not depend on how long that takes.
+    // Long leases first: their steps do not depend on time.
     let long = model.shape().limit(3, LONG)?;
     let held = model.key("long", &long);
     let (first, second, unknown) = (model.lease(), model.lease(), model.lease());
     model.settle_with_lease(&[charge(held, &long, 2)?], first).await?;
     model.settle_with_lease(&[charge(held, &long, 1)?], second).await?;
     renew(model, "renewing what is held", (held, &long, first), true).await?;
-    release(model, "releasing what nobody holds", (held, &long, unknown), false).await?;
+    release(model, "releasing an unknown lease", (held, &long, unknown), false).await?;
     release(model, "releasing", (held, &long, first), true).await?;
     release(model, "releasing again", (held, &long, first), false).await?;
     renew(model, "renewing what was released", (held, &long, first), false).await?;
     model.expect_remaining(held, &long, 2).await?;
     release(model, "releasing the other", (held, &long, second), true).await?;
     model.expect_remaining(held, &long, 3).await?;
-    // Short ones run out.
+    // Short leases expire.
     let lost = model.lease();
     model.settle_with_lease(&[charge(key, &limit, 2)?], lost).await?;
     model.advance(key, &limit, ttl).await?;
-    renew(model, "renewing what ran out", (key, &limit, lost), false).await?;
-    release(model, "releasing what ran out", (key, &limit, lost), false).await?;
+    renew(model, "renewing an expired lease", (key, &limit, lost), false).await?;
+    release(model, "releasing an expired lease", (key, &limit, lost), false).await?;
     model.expect_remaining(key, &limit, 2).await?;
     if model.has_manual_clock() {
         let kept = model.lease();
@@ -367,7 +367,7 @@ async fn leases<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), Strin
     Ok(())
 }
 
-/// Releases a lease, and complains unless it was held or not as `expected`.
+/// Releases a lease, and fails unless it was held as `expected`.
 async fn release<S: Store>(
     model: &mut ReferenceModel<'_, S>,
     what: &str,
@@ -378,7 +378,7 @@ async fn release<S: Store>(
     model.expect_equal(what, expected, released)
 }
 
-/// Renews a lease, and complains unless it was held or not as `expected`.
+/// Renews a lease, and fails unless it was held as `expected`.
 async fn renew<S: Store>(
     model: &mut ReferenceModel<'_, S>,
     what: &str,
@@ -389,7 +389,7 @@ async fn renew<S: Store>(
     model.expect_equal(what, expected, renewed)
 }
 
-/// The most requests it may take to exhaust a small limit that refills meanwhile.
+/// The largest number of requests to exhaust a small limit that refills meanwhile.
 const TAKES_MAX: usize = 1_000;
 
 async fn refill<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), String> {
@@ -410,19 +410,19 @@ async fn refill<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), Strin
             Some(Retry::Unknown) if matches!(limit, Limit::Concurrency(_)) => period,
             // A store too slow for the period never sees it exhausted.
             None if !model.has_manual_clock() => return Ok(()),
-            other => return Err(model.mismatch("the refusal", "a time to wait", other)),
+            other => return Err(model.mismatch("the denial", "a time to wait", other)),
         };
         if model.has_manual_clock() && wait > Micros::ONE {
             model.advance(key, &limit, Micros::new(wait.get() - 1)).await?;
             let early = model.settle_one(key, &limit, 1).await?;
             let passes = early.decision.is_allow();
-            model.expect_equal("whether it passes a moment early", false, passes)?;
+            model.expect_equal("whether it is allowed 1 us early", false, passes)?;
             model.advance(key, &limit, Micros::ONE).await?;
         } else {
             model.advance(key, &limit, wait).await?;
         }
         let outcome = model.settle_one(key, &limit, 1).await?;
-        model.expect_equal("whether it passes when promised", true, outcome.decision.is_allow())?;
+        model.expect_equal("whether it is allowed when promised", true, outcome.decision.is_allow())?;
     }
     Ok(())
 }
@@ -441,7 +441,7 @@ async fn idle<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), String>
     Ok(())
 }
 
-/// How many random steps a store is led through.
+/// The number of random operations.
 const WALK: u32 = 600;
 
 async fn walk<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), String> {
@@ -471,7 +471,7 @@ async fn walk<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), String>
                 model.refund(key, &limit, cost).await?;
             }
             2 => {
-                // Taken back at once: a charge is undone under the limit it was made under.
+                // Undone at once: a charge is undone under the limit it was made under.
                 if let Some((key, limit, receipt)) = last_charge.take() {
                     model.undo(key, &limit, &receipt).await?;
                 }
@@ -506,7 +506,7 @@ async fn walk<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), String>
     Ok(())
 }
 
-/// A few well-spread numbers, always the same: a failure can be run again.
+/// A deterministic random number generator, so that a failure can be reproduced.
 struct Dice(u64);
 
 impl Dice {
@@ -519,8 +519,6 @@ impl Dice {
 
     fn pick<T: Copy>(&mut self, list: &[T]) -> Result<T, String> {
         let index = self.below(list.len().max(1) as u64) as usize;
-        list.get(index)
-            .copied()
-            .ok_or_else(|| "nothing to pick from".to_owned())
+        list.get(index).copied().ok_or_else(|| "an empty list".to_owned())
     }
 }

@@ -1,8 +1,8 @@
-//! The embedded store: exact under threads, bounded in memory, one place in memory per key.
+//! The memory store: exact under threads, bounded in memory, one cache miss per key.
 //!
-//! Keys stand as 96-bit fingerprints beside their states in sharded tables, one set of tables per algorithm so that
-//! each slot is as small as its state. A settlement locks the shards it needs in one fixed order, so it is one moment
-//! and cannot deadlock. Idle keys are swept out a few slots at a time behind new keys.
+//! Keys are 96-bit fingerprints, stored with their states in sharded tables, one set of tables per algorithm so that
+//! each slot is as small as its state. A settlement locks the shards it needs in one fixed order, so it takes place at one
+//! instant and cannot deadlock. Each new key sweeps a few slots for idle keys.
 
 mod budget;
 mod capacity;
@@ -20,7 +20,7 @@ use self::budget::Budget;
 use self::output::SettleOutput;
 use self::overflow::{OverflowCounters, denial};
 use self::table::{Lookup, Table};
-use self::table_kind::{Kind, Tables, with_kind};
+use self::table_kind::{TableKind, Tables, with_kind};
 use super::{CounterStore, Keyspace, Outcome, Settlement, Source, Store, StoreError, StoreStatus};
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, HashSecret, MemoryKeyTemplate};
@@ -35,7 +35,7 @@ pub use self::overflow::Overflow;
 pub use self::snapshot::SnapshotError;
 pub(crate) use self::transaction::Commit;
 
-/// The embedded store.
+/// The store in this process.
 #[derive(Debug)]
 pub struct Memory {
     secret: HashSecret,
@@ -53,10 +53,10 @@ impl Default for Memory {
 }
 
 impl Memory {
-    /// How many keys of a batch are settled at a time.
+    /// The number of keys of a batch that are settled at a time.
     pub(crate) const CHUNK: usize = 16;
 
-    /// The defaults: 1 GiB, a shared coarse counter when that is full, a secret of its own, the machine's clock.
+    /// The default options: 1 GiB, overflow counters when that is full, a random secret, the machine's clock.
     pub fn options() -> MemoryOptions {
         MemoryOptions {
             max_memory: 1 << 30,
@@ -72,14 +72,14 @@ impl Memory {
         self.clock.now()
     }
 
-    /// The moment of a settlement. The clock never steps, so a time before a key's last write is one that was read
-    /// earlier, by a thread that had to wait for its lock, however long: it counts as the time of that write.
+    /// The instant of a settlement. The clock never steps, so a time before a key's last write was read by a thread that
+    /// then waited for the lock, however long: it counts as the time of that write.
     #[inline]
     fn instant(&self) -> Now {
         Now::new(self.clock.now()).with_slack(Micros::MAX)
     }
 
-    /// What it holds now. Visits every shard, one after the other.
+    /// Returns the keys and bytes it holds now. Visits every shard, one after the other.
     pub fn usage(&self) -> MemoryUsage {
         MemoryUsage {
             keys: self.tables.keys(),
@@ -89,9 +89,8 @@ impl Memory {
         }
     }
 
-    /// Looks at up to `slots` slots of every shard and takes out keys that are as good as new. A program whose keys
-    /// come and go needs no call: new keys sweep. One that wants memory back while nothing comes may call it from time
-    /// to time.
+    /// Removes fresh keys among the next `slots` slots of every shard, and returns how many. New keys sweep by
+    /// themselves; only a program that wants its memory back while no key arrives needs to call this.
     pub fn sweep(&self, slots: usize) -> usize {
         let swept = self.tables.sweep(slots, self.clock.now(), &self.budget);
         self.swept.fetch_add(swept as u64, Ordering::Relaxed);
@@ -104,13 +103,13 @@ impl Memory {
         with_kind!(limit, kind => {
             let shards = table_kind::shards_of(kind, &self.tables);
             let table = shards.lock(shards.index_of(key));
-            // The clock is read while memory answers.
+            // The clock is read while the slot is fetched.
             table.prefetch(key);
             self.settle_locked((kind, limit), table, key, options, self.instant())
         })
     }
 
-    /// The same out of line, for those who seldom ask: it is large, and should be inlined in one place only.
+    /// Settles one charge out of line, for rare callers: the code is large and should be inlined in one place only.
     #[inline(never)]
     pub(crate) fn settle_cold(&self, key: Fingerprint, limit: &Limit, options: ChargeOptions) -> Decision {
         self.settle_one(key, limit, options)
@@ -121,7 +120,7 @@ impl Memory {
         with_kind!(limit, kind => self.tables.forget(kind, key, &self.budget))
     }
 
-    /// Settles the charge of a request that has no other: nothing is gathered, and one lock is enough.
+    /// Settles the only charge of a request: no list of locks, and one lock is enough.
     pub(crate) fn settle_single(&self, charge: &Charge<Fingerprint>, lease: LeaseId) -> Settlement {
         let options = ChargeOptions {
             cost: charge.cost,
@@ -136,8 +135,8 @@ impl Memory {
         }
     }
 
-    /// Settles one charge for each of the keys, each on its own but all of a chunk at one moment, and tells their
-    /// outcomes in order.
+    /// Settles one charge for each of the keys independently, all of a chunk at one instant, and reports the decisions
+    /// in order.
     pub(crate) fn settle_keys(
         &self,
         limit: &Limit,
@@ -148,7 +147,7 @@ impl Memory {
         for keys in keys.chunks(Self::CHUNK) {
             let now = self.instant();
             with_kind!(limit, kind => {
-                // Only asks for the places of all, and then waits for memory once and not for each key.
+                // Prefetches all slots first, so that memory is waited for once and not for each key.
                 let shards = table_kind::shards_of(kind, &self.tables);
                 for &key in keys {
                     shards.lock(shards.index_of(key)).prefetch(key);
@@ -160,7 +159,7 @@ impl Memory {
         }
     }
 
-    /// Settles charges each on its own, all of a chunk at one moment, and tells their outcomes in order.
+    /// Settles charges independently, all of a chunk at one instant, and reports their outcomes in order.
     #[inline(never)]
     pub(crate) fn settle_independent(&self, charges: &[Charge<Fingerprint>], mut on_outcome: impl FnMut(Outcome)) {
         for charges in charges.chunks(Self::CHUNK) {
@@ -189,10 +188,9 @@ impl Memory {
         }
     }
 
-    /// The usual case of the usual case, one unit of a key that is there, is all in one piece: what is told is written
-    /// once, and nothing is handed on.
+    /// The most frequent case, one unit of an existing key, in one piece: the output is written once and not copied.
     #[inline(always)]
-    fn settle_locked<A: Kind, T: SettleOutput>(
+    fn settle_locked<A: TableKind, T: SettleOutput>(
         &self,
         (kind, limit): (&A, &Limit),
         mut table: Guard<'_, Table<A::Entry>>,
@@ -210,9 +208,9 @@ impl Memory {
         self.settle_any((kind, limit), table, key, options, now)
     }
 
-    /// The same for any key and any charge.
+    /// Settles any charge of any key.
     #[inline(never)]
-    fn settle_any<A: Kind, T: SettleOutput>(
+    fn settle_any<A: TableKind, T: SettleOutput>(
         &self,
         (kind, limit): (&A, &Limit),
         mut table: Guard<'_, Table<A::Entry>>,
@@ -223,7 +221,7 @@ impl Memory {
         let mut lookup = table.find(key);
         if matches!(lookup, Lookup::Vacant(_)) && options.cost > Cost::ZERO {
             if !self.ensure_capacity(&mut table, 1, now) {
-                // With the shard free again: the shared counter is in any of them.
+                // Unlocked first: the overflow counter may be in any shard.
                 drop(table);
                 return self.settle_overflow(kind, limit, options, now);
             }
@@ -232,9 +230,9 @@ impl Memory {
         self.settle_at(kind, &mut table, (key, lookup), options, now)
     }
 
-    /// The same where the place of the key is known, or there is room for it.
+    /// Settles a charge whose key was looked up, and has a slot or capacity for one.
     #[inline(always)]
-    fn settle_at<A: Kind, T: SettleOutput>(
+    fn settle_at<A: TableKind, T: SettleOutput>(
         &self,
         kind: &A,
         table: &mut Table<A::Entry>,
@@ -250,7 +248,7 @@ impl Memory {
             self.keep(kind, table, key_lookup, change, options.lease);
         }
         let decision = match step.decision {
-            // Counted all the same: all that was left is taken.
+            // Counted although denied: nothing remains.
             Decision::Deny { standing, retry } if is_kept => Decision::Deny {
                 standing: Standing {
                     remaining: 0,
@@ -263,9 +261,9 @@ impl Memory {
         T::from_parts(decision, options.receipt(step.mark), Source::Memory, now)
     }
 
-    /// Settles a charge that found no room, on the counter that all such keys of its limit share.
+    /// Settles a charge without capacity for its key on the overflow counter of its limit.
     #[cold]
-    fn settle_overflow<A: Kind, T: SettleOutput>(
+    fn settle_overflow<A: TableKind, T: SettleOutput>(
         &self,
         kind: &A,
         limit: &Limit,
@@ -289,9 +287,9 @@ impl Memory {
         T::from_parts(denial(limit, now), receipt, Source::Overflow, now)
     }
 
-    /// Carries out a change on a key whose place was found, or has room made for it.
+    /// Applies a change to a key that was looked up, and has a slot or capacity for one.
     #[inline(always)]
-    fn keep<A: Kind>(
+    fn keep<A: TableKind>(
         &self,
         kind: &A,
         table: &mut Table<A::Entry>,
@@ -304,14 +302,14 @@ impl Memory {
             return;
         }
         if table.is_full_for(1) {
-            // Room was made, but the last of its neighbours lie at the table's very end.
+            // There is capacity, but the run of its neighbours ends at the table's very end.
             self.grow_over_cap(table);
         }
-        table.insert(key, kind.begin_entry(change, lease, &self.budget));
+        table.insert(key, kind.new_entry(change, lease, &self.budget));
     }
 }
 
-/// How one charge is to be settled.
+/// The options of one charge.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChargeOptions {
     pub(crate) cost: Cost,
@@ -374,8 +372,8 @@ impl Store for Memory {
 
     async fn refund(&self, charge: &Charge<Fingerprint>) -> Result<(Decision, Source), StoreError> {
         let (key, limit) = (charge.key, &charge.limit);
-        // Not to the shared counter: a key that is not there may as well have filled up and gone, and what was not taken from
-        // that counter would let others pass its limit.
+        // Not to the overflow counter: a missing key may have been fresh and swept, and units that counter did not lose
+        // would let other keys pass its limit.
         with_kind!(limit, kind => self.modify_key(kind, key, LeaseId::default(), |kind, state, now| {
             (state.and_then(|state| kind.refund(state, charge.cost, now)), ())
         }));

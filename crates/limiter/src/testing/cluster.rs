@@ -1,4 +1,4 @@
-//! Starts a cluster: three primaries with the slots between them, each with a replica.
+//! A cluster of child processes: three primaries, each with a third of the slots and a replica.
 
 use super::servers::{Server, ServerKind, free_port};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,61 +7,61 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// A running cluster. Its servers end when it is dropped.
+/// A running cluster. Its servers are killed when it is dropped.
 #[derive(Debug)]
 pub struct Cluster {
-    /// The first three have the slots at the start; each of the others follows one of them, in the same order.
+    /// The first three are the primaries at the start; the others are their replicas, in the same order.
     pub servers: Vec<Server>,
-    /// At which ports they know each other: those for TLS, if they speak it.
+    /// The ports by which they know each other: the TLS ports, if they use TLS.
     ports: Vec<u16>,
     is_tls: bool,
     folder: PathBuf,
 }
 
-/// What the servers speak with each other and with clients. Tests ask them in plain words all the same.
+/// The transport between the servers and to clients. Tests use plain connections all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Transport {
     Plain,
     Tls,
 }
 
-/// How many primaries, and how many slots there are.
+/// The number of primaries and of slots.
 const PRIMARIES: usize = 3;
 const SLOTS: usize = 16_384;
 
-/// How often a cluster is asked whether it is ready, and the pause between.
+/// The polls of a cluster's readiness, and the interval between them.
 const POLLS_MAX: usize = 1_500;
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 impl Cluster {
-    /// Starts a cluster whose servers take each other for dead after a second, and which goes on without those that are.
+    /// Starts a cluster with a node timeout of one second, which serves the other slots while a node is down.
     ///
     /// # Panics
-    /// If the servers are not installed or do not find together.
+    /// If the servers are not installed or do not form a cluster.
     pub fn start(kind: ServerKind) -> Self {
         Self::start_with(kind, &["--cluster-require-full-coverage", "no"])
     }
 
-    /// The same with other settings.
+    /// Starts a cluster with other settings.
     ///
     /// # Panics
-    /// If the servers are not installed or do not find together.
+    /// If the servers are not installed or do not form a cluster.
     pub fn start_with(kind: ServerKind, settings: &[&str]) -> Self {
         Self::start_servers(kind, PRIMARIES * 2, settings, Transport::Plain)
     }
 
-    /// One that speaks TLS, with certificates as these settings say.
+    /// Starts a cluster that uses TLS, with the certificates of these settings.
     ///
     /// # Panics
-    /// If the servers are not installed or do not find together.
+    /// If the servers are not installed or do not form a cluster.
     pub fn start_tls(kind: ServerKind, settings: &[&str]) -> Self {
         Self::start_servers(kind, PRIMARIES * 2, settings, Transport::Tls)
     }
 
-    /// One of primaries that nobody follows.
+    /// Starts a cluster of primaries without replicas.
     ///
     /// # Panics
-    /// If the servers are not installed or do not find together.
+    /// If the servers are not installed or do not form a cluster.
     pub fn start_without_replicas(kind: ServerKind) -> Self {
         let settings = ["--cluster-require-full-coverage", "no"];
         Self::start_servers(kind, PRIMARIES, &settings, Transport::Plain)
@@ -101,46 +101,46 @@ impl Cluster {
         cluster
     }
 
-    /// Where clients find it.
+    /// Its URL for clients.
     pub fn url(&self) -> String {
         let hosts: Vec<String> = self.ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
         let scheme = if self.is_tls { "rediss" } else { "redis" };
         format!("{scheme}+cluster://{}", hosts.join(","))
     }
 
-    /// Asks one of its servers something, and says what it answers, or how it refuses.
+    /// Sends a command to one of its servers, and returns the reply.
     ///
     /// # Errors
-    /// What the server says, or that it is not there.
+    /// The server's error, or that it is down.
     pub fn command(&self, server: usize, command: &str) -> Result<String, String> {
         let server = self.servers.get(server).ok_or("no such server")?;
         send_command(server.port(), command).map_err(|error| error.to_string())?
     }
 
-    /// The same for something that is answered with a list of words.
+    /// Sends a command whose reply is a list.
     ///
     /// # Panics
-    /// If it is not.
+    /// If it is none.
     pub fn list(&self, server: usize, command: &str) -> Vec<String> {
         let reply = self.command(server, command).expect("a list");
         reply.lines().map(str::to_owned).collect()
     }
 
-    /// The name by which the others know a server.
+    /// The node id of a server.
     ///
     /// # Panics
-    /// If it does not answer.
+    /// If it does not reply.
     pub fn id(&self, server: usize) -> String {
-        self.command(server, "CLUSTER MYID").expect("its id")
+        self.command(server, "CLUSTER MYID").expect("a node id")
     }
 
-    /// Waits until something holds, asking again and again, for half a minute at most.
+    /// Polls until a condition holds, for half a minute at most.
     ///
     /// # Panics
     /// If it does not.
     #[expect(
         clippy::disallowed_methods,
-        reason = "servers tell nobody when they have agreed: they are asked until they have"
+        reason = "servers send no event when they agree, so they are polled"
     )]
     pub fn wait_until(&self, what: &str, mut condition: impl FnMut(&Self) -> bool) {
         for _ in 0..POLLS_MAX {
@@ -152,14 +152,14 @@ impl Cluster {
         panic!("the cluster: not {what}");
     }
 
-    /// Whether a server says something in one of its lines.
+    /// True if the reply of a server contains a line.
     pub fn has_line(&self, server: usize, command: &str, line: &str) -> bool {
         let reply = self.command(server, command).unwrap_or_default();
         reply.lines().any(|reply| reply.trim_end() == line)
     }
 
     fn join(&self) {
-        let run = |server, command: &str| self.command(server, command).expect("a server that obeys");
+        let run = |server, command: &str| self.command(server, command).expect("a reply");
         for server in 0..self.servers.len() {
             run(server, &format!("CLUSTER SET-CONFIG-EPOCH {}", server + 1));
         }
@@ -174,7 +174,7 @@ impl Cluster {
         }
         let all = 0..self.servers.len();
         let known = format!("cluster_known_nodes:{}", self.servers.len());
-        self.wait_until("that all know each other", |cluster| {
+        self.wait_until("connected", |cluster| {
             all.clone().all(|server| {
                 let nodes = cluster.command(server, "CLUSTER NODES").unwrap_or_default();
                 cluster.has_line(server, "CLUSTER INFO", &known) && !nodes.contains("handshake")
@@ -183,7 +183,7 @@ impl Cluster {
         for replica in PRIMARIES..self.servers.len() {
             run(replica, &format!("CLUSTER REPLICATE {}", self.id(replica - PRIMARIES)));
         }
-        self.wait_until("well", |cluster| {
+        self.wait_until("ready", |cluster| {
             all.clone()
                 .all(|server| cluster.has_line(server, "CLUSTER INFO", "cluster_state:ok"))
                 && (PRIMARIES..cluster.servers.len())
@@ -199,19 +199,19 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.servers.clear();
-        // Only the servers' notes of each other are in it.
+        // It holds only the servers' node files.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
-/// A port that is free, and low enough: servers talk with each other ten thousand above it.
+/// A free port, low enough for the cluster bus, which is ten thousand above it.
 fn tls_port() -> u16 {
     let ports = (0..POLLS_MAX).filter_map(|_| free_port().ok());
     let mut low = ports.filter(|port| *port < 55_000);
     low.next().expect("there are free ports")
 }
 
-/// Sends one line and reads one answer: a word, a number, a text, a refusal, or a list of these as lines.
+/// Sends one command and reads one reply; a list becomes lines.
 fn send_command(port: u16, command: &str) -> std::io::Result<Result<String, String>> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;

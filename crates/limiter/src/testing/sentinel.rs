@@ -1,4 +1,4 @@
-//! A primary with replicas, and sentinels that watch over it.
+//! A primary with replicas and sentinels, as child processes.
 
 use super::servers::{Server, ServerKind, folder, free_port};
 use std::fs;
@@ -9,16 +9,16 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-/// A primary, its replicas, and the sentinels that watch over them. All end when it is dropped.
+/// A primary, its replicas and their sentinels. All are killed when it is dropped.
 #[derive(Debug)]
 pub struct SentinelGroup {
-    /// The primary, and then its replicas. Which is which changes.
+    /// The primary and its replicas, in the order of the start: roles change.
     pub servers: Vec<Server>,
     /// The sentinels.
     pub sentinels: Vec<Sentinel>,
 }
 
-/// A running sentinel. Ends when it is dropped.
+/// A running sentinel. Killed when it is dropped.
 #[derive(Debug)]
 pub struct Sentinel {
     process: Child,
@@ -26,15 +26,15 @@ pub struct Sentinel {
     folder: PathBuf,
 }
 
-/// What sentinels call the primary.
+/// The sentinels' name of the primary.
 const NAME: &str = "mymaster";
 
-/// How often something that takes a moment is looked for, and how often at most.
+/// The interval of polls, and their largest number.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const POLLS_MAX: usize = 600;
 
 impl SentinelGroup {
-    /// One primary, two replicas and three sentinels, when all know each other.
+    /// Starts one primary, two replicas and three sentinels, and waits until all know each other.
     ///
     /// # Panics
     /// If one of them does not start.
@@ -61,7 +61,7 @@ impl SentinelGroup {
         group
     }
 
-    /// Where clients find it.
+    /// Its URL for clients.
     pub fn url(&self) -> String {
         let ports: Vec<String> = self
             .sentinels
@@ -71,16 +71,16 @@ impl SentinelGroup {
         format!("redis+sentinel://{}/{NAME}", ports.join(","))
     }
 
-    /// Listens to what all sentinels announce under this name from now on.
+    /// Subscribes to a channel of all sentinels.
     ///
     /// # Panics
-    /// If one of them does not answer.
+    /// If one of them does not reply.
     pub fn subscribe(&self, channel: &str) -> Subscription {
         let subscribe = |sentinel: &Sentinel| {
             let mut stream = TcpStream::connect(("127.0.0.1", sentinel.port))?;
             stream.set_read_timeout(Some(Duration::from_secs(1)))?;
             stream.write_all(format!("SUBSCRIBE {channel}\r\n").as_bytes())?;
-            // That it was heard.
+            // The confirmation.
             let mut reply = [0; 256];
             let count = stream.read(&mut reply)?;
             assert!(count > 0 && reply.starts_with(b"*3"), "a sentinel that lets us listen");
@@ -91,10 +91,10 @@ impl SentinelGroup {
         Subscription(streams.expect("sentinels that answer"))
     }
 
-    /// Where the first sentinel that is there says that the primary is.
+    /// The primary's port, by the first sentinel that replies.
     ///
     /// # Panics
-    /// If none is.
+    /// If none does.
     pub fn primary_port(&self) -> u16 {
         let reply = self.sentinels.iter().find_map(Sentinel::master);
         let reply = reply.expect("a sentinel answers");
@@ -104,12 +104,12 @@ impl SentinelGroup {
     }
 }
 
-/// Listens to what sentinels announce.
+/// A subscription to a channel of all sentinels.
 #[derive(Debug)]
 pub struct Subscription(Vec<TcpStream>);
 
 impl Subscription {
-    /// Whether one of them has announced anything since it was last asked.
+    /// True if a message has arrived since the last call.
     pub fn has_message(&mut self) -> bool {
         let mut bytes = [0; 4_096];
         let received = |stream: &mut TcpStream| stream.read(&mut bytes).is_ok_and(|count| count > 0);
@@ -143,7 +143,7 @@ impl Sentinel {
         sentinel
     }
 
-    /// Ends it, as a crash would.
+    /// Kills it, as a crash would.
     pub fn kill(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -154,7 +154,7 @@ impl Sentinel {
         assert!(found, "the sentinel at {} never knew {what}", self.port);
     }
 
-    /// What it says of the primary.
+    /// Its reply about the primary.
     fn master(&self) -> Option<String> {
         request(self.port, &format!("SENTINEL MASTER {NAME}"))
     }
@@ -167,7 +167,7 @@ impl Drop for Sentinel {
     }
 }
 
-/// Looks until something is so, for as long as that may take. Says whether it is.
+/// Polls until a condition holds. False if it never does.
 fn poll_until(mut condition: impl FnMut() -> bool) -> bool {
     (0..POLLS_MAX).any(|_| {
         let is_met = condition();
@@ -178,19 +178,19 @@ fn poll_until(mut condition: impl FnMut() -> bool) -> bool {
     })
 }
 
-/// Asks a server or a sentinel one thing.
+/// Sends one command to a server or a sentinel.
 fn request(port: u16, command: &str) -> Option<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
     stream.write_all(format!("{command}\r\n").as_bytes()).ok()?;
-    // It answers and then sees that nothing more comes.
+    // The server replies, and then reads the end of the stream.
     stream.shutdown(Shutdown::Write).ok()?;
     let mut reply = String::new();
     stream.read_to_string(&mut reply).ok()?;
     Some(reply)
 }
 
-/// A field of an answer that is a list of names and values, each behind its length.
+/// A field of a reply that is a list of names and values, each after its length.
 fn field<'s>(reply: &'s str, name: &str) -> Option<&'s str> {
     let mut lines = reply.lines();
     lines.find(|line| *line == name)?;

@@ -1,6 +1,6 @@
-//! Starts the servers that the shared store must work on, each as a process on a free port, and ends it by its id.
+//! The supported servers, each as a child process on a free port, killed by its id.
 //!
-//! A missing server is a failure that says how to get it, never a test that passes for want of one.
+//! A missing server is a failure that says how to install it, never a skipped test.
 
 use super::skew::Skew;
 use std::io::{BufRead, BufReader};
@@ -20,7 +20,7 @@ pub enum ServerKind {
     Valkey,
 }
 
-/// A running server. Ends when it is dropped.
+/// A running server. Killed when it is dropped.
 #[derive(Debug)]
 pub struct Server {
     process: Child,
@@ -28,18 +28,18 @@ pub struct Server {
     program: PathBuf,
     settings: Vec<String>,
     environment: Vec<(&'static str, PathBuf)>,
-    /// Where it writes what it must, such as what it is sent by its primary.
+    /// Its working folder, for files such as a replica's first dump.
     folder: PathBuf,
 }
 
-/// How often another port is tried when one is taken between finding it free and using it.
+/// Attempts with other ports, since a free one may be taken before it is used.
 const ATTEMPTS: usize = 8;
 
 impl ServerKind {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Redis62, Self::Redis70, Self::Valkey];
 
-    /// Where its program is. `scripts/servers` puts links there.
+    /// The path of its program, linked by `scripts/servers`.
     pub(super) fn program(self) -> PathBuf {
         let name = match self {
             Self::Redis62 => "redis-6.2",
@@ -53,7 +53,7 @@ impl ServerKind {
 }
 
 impl Server {
-    /// Starts a server that keeps nothing on disk, and waits until it answers.
+    /// Starts a server without persistence, and waits until it accepts connections.
     ///
     /// # Panics
     /// If the server is not installed or does not start.
@@ -61,7 +61,7 @@ impl Server {
         Self::start_with(kind, &[])
     }
 
-    /// The same with further settings, as on its command line.
+    /// Starts a server with further command line settings.
     ///
     /// # Panics
     /// If the server is not installed or does not start.
@@ -69,7 +69,7 @@ impl Server {
         Self::start_in(kind, settings, Vec::new())
     }
 
-    /// One with a clock of its own.
+    /// Starts a server with a skewed clock.
     ///
     /// # Panics
     /// If the server is not installed or does not start.
@@ -114,7 +114,7 @@ impl Server {
         self.port
     }
 
-    /// Where clients find it.
+    /// Its URL for clients.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
     }
@@ -124,14 +124,14 @@ impl Server {
         self.process.id()
     }
 
-    /// Ends it, as a crash would.
+    /// Kills it, as a crash would.
     pub fn kill(&mut self) {
-        // It may have ended by itself; then there is nothing to end and nothing to say.
+        // It may have exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 
-    /// Starts it again at the same port, with nothing in it.
+    /// Starts it again on the same port, empty.
     ///
     /// # Panics
     /// If it does not start.
@@ -156,18 +156,18 @@ impl Server {
         panic!("{} does not start again: {log}", self.program.display())
     }
 
-    /// Stops it where it is: it is there and hears nothing.
+    /// Stops its process: connections stay open, and nothing is read.
     ///
     /// # Panics
-    /// If it is gone.
+    /// If it has exited.
     pub fn freeze(&self) {
         self.signal("-STOP");
     }
 
-    /// Lets it go on.
+    /// Continues its process.
     ///
     /// # Panics
-    /// If it is gone.
+    /// If it has exited.
     pub fn thaw(&self) {
         self.signal("-CONT");
     }
@@ -180,7 +180,7 @@ impl Server {
     }
 }
 
-/// A folder of its own for something that writes files.
+/// A new temporary folder.
 pub(super) fn folder(purpose: &str) -> PathBuf {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -189,13 +189,13 @@ pub(super) fn folder(purpose: &str) -> PathBuf {
     folder
 }
 
-/// A port that nobody listens on now.
+/// A free port.
 pub(super) fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
     listener.map(|at| at.port()).map_err(|error| error.to_string())
 }
 
-/// Runs a server until it answers.
+/// Runs a server, and waits until it accepts connections.
 fn run(
     program: &Path,
     settings: &[String],
@@ -206,7 +206,7 @@ fn run(
     let mut process = Command::new(program)
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
         .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
-        // A replica gets its first data as a file, which others in the same folder must not take for their own.
+        // A replica receives its first data as a file; a name of its own keeps servers of one folder from mixing them up.
         .args(["--dbfilename", &format!("{port}.rdb")])
         .args(["--repl-diskless-sync-delay", "0"])
         .args(settings)
@@ -222,7 +222,7 @@ fn run(
         let mut lines = BufReader::new(out).lines().map_while(Result::ok);
         for line in lines.by_ref() {
             if line.contains("Ready to accept connections") {
-                // Its words must have somewhere to go, or it would stop when the pipe is full.
+                // Its log must be read, or it would block when the pipe is full.
                 std::thread::spawn(move || lines.for_each(drop));
                 return Ok(process);
             }
@@ -237,7 +237,7 @@ fn run(
 impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
-        // What is left behind does no harm.
+        // A leftover folder does no harm.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

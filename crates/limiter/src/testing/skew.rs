@@ -1,24 +1,24 @@
-//! A clock of its own for a server: ahead of the machine's or behind, and set while it runs.
+//! A skewed clock for a server: ahead of the machine's or behind, adjustable while the server runs.
 //!
-//! The machine's clock belongs to everybody and is left alone. A small library is put in front of the system's instead,
-//! compiled when it is needed; it moves what the wall clock shows and nothing else.
+//! The machine's clock is not touched. A small preloaded library, compiled on demand, shifts the wall clock of the process
+//! and nothing else.
 
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// How far a server's clock is from the machine's. Its files end with it.
+/// The difference between a server's clock and the machine's. Its files are removed with it.
 #[derive(Debug)]
 pub struct Skew {
     folder: PathBuf,
 }
 
 impl Skew {
-    /// None, to begin with.
+    /// No difference at first.
     ///
     /// # Panics
-    /// Without a C compiler, or a place for files.
+    /// Without a C compiler, or a temporary folder.
     pub fn none() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -36,12 +36,12 @@ impl Skew {
         skew
     }
 
-    /// Sets it, in microseconds ahead; negative is behind. Counts at once.
+    /// Sets it, in microseconds ahead; negative is behind. Takes effect at once.
     ///
     /// # Panics
-    /// If its file is gone.
+    /// If its file is missing.
     pub fn set(&self, ahead_us: i64) {
-        // The server sees the file as memory, so it is written to where it is.
+        // The server maps the file, so it is written in place.
         let file = fs::OpenOptions::new()
             .write(true)
             .create(true)
@@ -51,7 +51,7 @@ impl Skew {
         written.expect("the file of the clock can be written to");
     }
 
-    /// What the environment of a program with this clock must hold.
+    /// The environment variables of a program with this clock.
     pub fn environment(&self) -> [(&'static str, PathBuf); 2] {
         [("LD_PRELOAD", self.library()), ("SKEWED_CLOCK", self.file())]
     }
@@ -67,13 +67,13 @@ impl Skew {
 
 impl Drop for Skew {
     fn drop(&mut self) {
-        // Files that are left behind do no harm.
+        // Leftover files do no harm.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-/// The three ways to ask for the time. The system is called directly: looking its functions up needs memory, and the
-/// server's memory asks for the time.
+/// The three functions that return the time. They call the system directly: resolving symbols allocates, and the server's
+/// allocator reads the time.
 const SOURCE: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -86,7 +86,7 @@ const SOURCE: &str = r#"
 
 static const volatile long long *ahead;
 
-/* What asks before the environment is there, such as an allocator, sees the machine's time. */
+/* Calls before the environment exists, such as an allocator's, get the machine's time. */
 static long long ahead_us(void) {
     if (!ahead) {
         const char *name = getenv("SKEWED_CLOCK");

@@ -1,4 +1,4 @@
-//! Decisions without the store, and their compensation. What a charge does is [`tollgate_core::failure_policy`]'s answer;
+//! Decisions without the store, and their compensation. [`tollgate_core::failure_policy`] says what a charge does;
 //! this file acts on it.
 
 use super::Fallback;
@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use tokio::time::timeout;
 use tollgate_core::{Charge, FailureAction, LeaseId, Policy};
 
-/// Whether units allowed here are charged to the shared store when it is available again.
+/// The repayment of units allowed here, once the shared store is available again.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Repay {
     Yes,

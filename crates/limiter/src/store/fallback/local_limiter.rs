@@ -39,7 +39,7 @@ impl LocalLimiter {
         cached_portion(ratio, limit)
     }
 
-    /// What becomes of a charge without the shared store.
+    /// Returns the failure policy of a charge.
     pub(super) fn failure_action<K>(&self, charge: &Charge<K>) -> FailureAction {
         failure_policy_with(charge, self.mode(), |limit| self.portion(limit))
     }

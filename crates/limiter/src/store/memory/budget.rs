@@ -1,4 +1,4 @@
-//! The cap on memory: what the tables have taken, and whether they may take more.
+//! The memory cap: bytes reserved by the tables, and whether they may reserve more.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -16,7 +16,7 @@ impl Budget {
         }
     }
 
-    /// Takes `bytes` if they are there.
+    /// Reserves `bytes` if they fit below the cap.
     pub(crate) fn try_reserve(&self, bytes: usize) -> bool {
         let within = |reserved: usize| reserved.checked_add(bytes).filter(|&sum| sum <= self.max);
         self.reserved
@@ -24,16 +24,16 @@ impl Budget {
             .is_ok()
     }
 
-    /// Takes `bytes` in any case: for keys that are there already, which are never turned away.
-    pub(crate) fn take(&self, bytes: usize) {
+    /// Reserves `bytes` in any case: for existing keys, which are never dropped.
+    pub(crate) fn reserve(&self, bytes: usize) {
         self.reserved.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(crate) fn give_back(&self, bytes: usize) {
+    pub(crate) fn release(&self, bytes: usize) {
         self.reserved.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Whether more is taken than should be.
+    /// True if more is reserved than the cap allows.
     pub(crate) fn is_exceeded(&self) -> bool {
         self.reserved() > self.max
     }

@@ -1,8 +1,8 @@
-//! Giving back and lengthening what was taken: leases, receipts, refunds.
+//! Changes of a key other than charges: releasing and renewing leases, undo, refunds.
 
 use super::Memory;
 use super::table::Lookup;
-use super::table_kind::Kind;
+use super::table_kind::TableKind;
 use crate::fingerprint::Fingerprint;
 use tollgate_core::{LeaseId, Limit, Micros, Now};
 
@@ -26,9 +26,9 @@ impl Memory {
         renewed.then(|| concurrency.lease_ttl())
     }
 
-    /// Does to what holds a lease what `change` says: the key, or the counter that new keys share. The key may have come by
-    /// room of its own since the lease was taken, and a lease is nobody else's, so both are tried. False if neither holds it.
-    fn modify_lease<A: Kind>(
+    /// Applies `change` to the holder of a lease: the key, or the overflow counter. The key may have got its own slot
+    /// since the lease was taken, and lease ids are unique, so both are tried. False if neither holds it.
+    fn modify_lease<A: TableKind>(
         &self,
         kind: &A,
         limit: &Limit,
@@ -46,9 +46,8 @@ impl Memory {
         self.modify_key(kind, key, lease, change) || (has_overflowed() && modify_overflow())
     }
 
-    /// Does to one key what `change` says, if anything. A key that is not there may have been charged on the counter that
-    /// new keys share.
-    pub(super) fn modify<A: Kind, T>(
+    /// Applies `change` to one key. A missing key may have been charged on the overflow counter.
+    pub(super) fn modify<A: TableKind, T>(
         &self,
         kind: &A,
         limit: &Limit,
@@ -67,8 +66,8 @@ impl Memory {
         self.modify_key(kind, key, lease, change)
     }
 
-    /// Does to one key what `change` says, if anything.
-    pub(super) fn modify_key<A: Kind, T>(
+    /// Applies `change` to one key, if it returns any.
+    pub(super) fn modify_key<A: TableKind, T>(
         &self,
         kind: &A,
         key: Fingerprint,

@@ -1,4 +1,4 @@
-//! How a memory store is to be, and what it holds.
+//! Options and usage of the memory store.
 
 use super::Memory;
 use super::budget::Budget;
@@ -8,7 +8,7 @@ use crate::clock::Clock;
 use crate::fingerprint::HashSecret;
 use std::sync::atomic::AtomicU64;
 
-/// How a memory store is to be. Start from [`Memory::options`].
+/// The options of a memory store. Start from [`Memory::options`].
 #[derive(Clone, Debug)]
 pub struct MemoryOptions {
     pub(super) max_memory: usize,
@@ -18,22 +18,22 @@ pub struct MemoryOptions {
     pub(super) secret: HashSecret,
 }
 
-/// What a memory store holds.
+/// The usage of a memory store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryUsage {
     /// Live keys.
     pub keys: usize,
     /// Bytes of the tables and of the states outside them.
     pub bytes: usize,
-    /// Idle keys that were swept out since the start.
+    /// Idle keys swept since the start.
     pub swept: u64,
-    /// Charges that met the shared coarse counter, because their key was new and there was no room for it.
+    /// Charges that met an overflow counter: their key was new, and there was no capacity for it.
     pub overflowed: u64,
 }
 
 impl MemoryOptions {
-    /// The most bytes of keys and states. The tables never grow past it; only the logs and leases of keys that are
-    /// there already may. 1 GiB unless said.
+    /// The largest number of bytes of keys and states. The tables never grow past it; only the logs and leases of
+    /// existing keys may. 1 GiB by default.
     pub fn max_memory(self, bytes: usize) -> Self {
         Self {
             max_memory: bytes,
@@ -41,12 +41,12 @@ impl MemoryOptions {
         }
     }
 
-    /// What a new key meets when there is no room for it.
+    /// The treatment of new keys at the cap.
     pub fn overflow(self, overflow: Overflow) -> Self {
         Self { overflow, ..self }
     }
 
-    /// Over how many locks the keys of an algorithm are spread, rounded up to a power of two. 256 unless said.
+    /// The number of locks per algorithm, rounded up to a power of two. 256 by default.
     pub fn shards(self, shards: usize) -> Self {
         Self {
             shards: shards.clamp(1, 1 << 16).next_power_of_two(),
@@ -54,7 +54,7 @@ impl MemoryOptions {
         }
     }
 
-    /// The clock it runs on: for tests and simulations.
+    /// The clock, for tests and simulations.
     pub fn clock(self, clock: Clock) -> Self {
         Self { clock, ..self }
     }

@@ -1,9 +1,9 @@
-//! What is told of one settled charge.
+//! The output of one settled charge.
 
 use crate::store::{Outcome, Source};
 use tollgate_core::{Decision, Now, Receipt, Timestamp};
 
-/// What is told of one settled charge: as much as is asked for, since copying the rest costs as much as deciding.
+/// The output of one settled charge: as much as the caller needs, since copying the rest costs as much as deciding.
 pub(crate) trait SettleOutput: Copy {
     fn from_parts(decision: Decision, receipt: Receipt, source: Source, now: Now) -> Self;
 }
@@ -26,7 +26,7 @@ impl SettleOutput for Outcome {
     }
 }
 
-/// With the moment it was settled at.
+/// With the instant of the settlement.
 impl SettleOutput for (Outcome, Timestamp) {
     #[inline(always)]
     fn from_parts(decision: Decision, receipt: Receipt, source: Source, now: Now) -> Self {

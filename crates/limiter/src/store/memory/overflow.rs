@@ -1,4 +1,4 @@
-//! What new keys meet when there is no room for them: never somebody else's eviction.
+//! New keys at the memory cap: they share an overflow counter, and evict no other key.
 
 use crate::fingerprint::Fingerprint;
 use std::collections::HashSet;
@@ -6,26 +6,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use tollgate_core::{Cost, Decision, Limit, Micros, Now, Retry, Standing};
 
-/// What a new key meets when the store is full. Keys that are there keep their counters in any case.
+/// The treatment of new keys at the cap. Existing keys keep their counters in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overflow {
-    /// All new keys of a limit share one counter: coarse, and never more than the limit in all.
+    /// All new keys of a limit share one counter, which allows no more than the limit in total.
     #[default]
     Share,
-    /// New keys are refused until there is room.
+    /// New keys are denied until there is capacity.
     Deny,
 }
 
-/// The shared counters: ordinary keys, for which there is always room.
+/// The overflow counters: ordinary keys, for which there is always capacity.
 #[derive(Debug)]
 pub(crate) struct OverflowCounters {
     policy: Overflow,
-    /// Shared counters that were begun past the cap. One that was swept since is begun again without counting anew.
+    /// Overflow counters created over the cap. One that was swept since is created again without counting twice.
     created: Mutex<HashSet<Fingerprint>>,
     charges: AtomicU64,
 }
 
-/// The most shared counters begun past the cap; of further limits new keys are refused.
+/// The largest number of overflow counters created over the cap; new keys of further limits are denied.
 const COUNTERS_MAX: usize = 1_024;
 
 impl OverflowCounters {
@@ -37,7 +37,7 @@ impl OverflowCounters {
         }
     }
 
-    /// Charges that found no room.
+    /// Charges without capacity for their key.
     pub(crate) fn charges(&self) -> u64 {
         self.charges.load(Ordering::Relaxed)
     }
@@ -46,19 +46,19 @@ impl OverflowCounters {
         self.charges.fetch_add(charges as u64, Ordering::Relaxed);
     }
 
-    /// Whether new keys share a counter.
+    /// True if new keys share a counter.
     pub(crate) fn is_shared(&self) -> bool {
         self.policy == Overflow::Share
     }
 
-    /// Whether this shared counter may be begun although there is no room.
+    /// True if this overflow counter may be created over the cap.
     pub(crate) fn may_create(&self, key: Fingerprint) -> bool {
         let mut created = self.created.lock().unwrap_or_else(PoisonError::into_inner);
         created.contains(&key) || (created.len() < COUNTERS_MAX && created.insert(key))
     }
 }
 
-/// A refusal for want of room: when there will be some, nobody can say.
+/// A denial for want of capacity; when there will be some is unknown.
 pub(crate) fn denial(limit: &Limit, now: Now) -> Decision {
     let fresh = limit.decide(None, Cost::ZERO, now).decision;
     let standing = Standing {

@@ -1,24 +1,24 @@
-//! The tables of one algorithm, spread over locks so that threads seldom meet.
+//! The tables of one algorithm, sharded by lock so that threads seldom contend.
 
 use super::table::{Entry, Table};
 use crate::fingerprint::Fingerprint;
 use crate::sync::{Guard, Lock};
 use std::sync::OnceLock;
 
-/// Made when the first key comes: an algorithm that is not used takes no memory.
+/// Shards of tables, created with the first key: an unused algorithm takes no memory.
 #[derive(Debug)]
 pub(crate) struct Shards<E> {
     count: usize,
     shards: OnceLock<Box<[Shard<E>]>>,
 }
 
-/// A line of the cache to itself: else neighbours would wait for each other's locks.
+/// One shard on a cache line of its own, against false sharing of the locks.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Shard<E>(Lock<Table<E>>);
 
 impl<E: Entry> Shards<E> {
-    /// `count` must be a power of two.
+    /// No shards yet. `count` must be a power of two.
     pub(crate) fn new(count: usize) -> Self {
         Self {
             count,
@@ -26,8 +26,8 @@ impl<E: Entry> Shards<E> {
         }
     }
 
-    /// Which shard a fingerprint is in. Taken from the end of the half whose beginning chooses the place inside it: so
-    /// the place is known, and on its way from memory, while the other half is still worked out.
+    /// The shard of a fingerprint, from the low bits of the half whose high bits choose the slot: so the slot is known,
+    /// and being fetched, while the other half is still computed.
     #[inline]
     pub(crate) fn index_of(&self, print: Fingerprint) -> usize {
         print.high as usize & (self.count - 1)
@@ -44,7 +44,7 @@ impl<E: Entry> Shards<E> {
         lock.lock()
     }
 
-    /// How many shards there are: none before the first key.
+    /// The number of shards: zero before the first key.
     pub(crate) fn created(&self) -> usize {
         self.shards.get().map_or(0, |shards| shards.len())
     }

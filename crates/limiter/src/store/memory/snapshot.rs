@@ -1,11 +1,11 @@
 //! Snapshots: a restart does not reset limits.
 //!
-//! One file: a heading, the secret of the fingerprints, the store's clock, every live key with its state as numbers,
-//! and a keyed sum over all of it. It is written beside its name and moved there, readable by its owner alone, because
-//! who has the secret can choose keys that meet. A file that is damaged, or not ours, is refused and changes nothing.
+//! One file: a magic line, the secret of the fingerprints, the store's clock, every live key with its state as numbers,
+//! and a keyed checksum over all of it. It is written to a temporary name and renamed, and readable by its owner only:
+//! with the secret, colliding keys could be chosen. A damaged or foreign file is rejected and changes nothing.
 
 use super::table::{Entry, Table};
-use super::table_kind::{Kind, Tables};
+use super::table_kind::{TableKind, Tables};
 use super::{Memory, MemoryOptions};
 use crate::fingerprint::{Fingerprint, HashSecret};
 use siphasher::sip128::{Hasher128, SipHasher13};
@@ -19,30 +19,30 @@ use tollgate_core::{
     Cell, Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingCounter, SlidingLog, StateNumbers, Timestamp, TokenBucket,
 };
 
-/// Why a snapshot could not be written or read.
+/// The error of writing or reading a snapshot.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SnapshotError {
-    /// The file system refused. The operator's to mend.
+    /// An error of the file system, for the operator to fix.
     Io(io::Error),
     /// The file is not a snapshot, or of a version this program does not know.
     Foreign,
-    /// The file is a snapshot and was damaged: what is wrong.
+    /// The snapshot is damaged; the text says how.
     Damaged(&'static str),
 }
 
-/// The first line of every snapshot, with the version of its form.
+/// The first line of every snapshot, with the version of its format.
 const MAGIC: &[u8] = b"tollgate snapshot 1\n";
 
-/// Numbers of one state at the most: a full log of a million runs.
+/// The largest number of numbers of one state: a full log of a million runs.
 const STATE_NUMBERS_MAX: u64 = 4 + 3 * 1_000_001;
 
 impl Memory {
-    /// Writes every live key to a file and says how many. Shards are visited one after the other, so decisions go on
-    /// meanwhile; what they take after their shard was visited is not in the file.
+    /// Writes every live key to a file, and returns how many. Shards are visited one after the other while decisions go
+    /// on; what they charge after the visit of their shard is not in the file.
     ///
     /// # Errors
-    /// What the file system refuses. The file that was there before is then still there.
+    /// Errors of the file system. A previous file is then still there.
     pub fn snapshot(&self, path: impl AsRef<Path>) -> Result<usize, SnapshotError> {
         let path = path.as_ref();
         let mut partial = path.as_os_str().to_owned();
@@ -89,10 +89,10 @@ impl Memory {
 }
 
 impl MemoryOptions {
-    /// A store that goes on where a snapshot ended: it adopts the snapshot's secret, and its clock starts no earlier
-    /// than the snapshot's stood. The time in between counts: what would have refilled has refilled.
+    /// Restores a store from a snapshot, with the snapshot's secret, and a clock that starts no earlier than the
+    /// snapshot's. The time in between counts as passed.
     ///
-    /// All live keys are taken over, even past `max_memory`; new ones then wait for room.
+    /// All live keys are restored, even over `max_memory`; new ones then wait for capacity.
     ///
     /// # Errors
     /// A file that cannot be read, is not a snapshot, or is damaged.
@@ -120,8 +120,8 @@ impl MemoryOptions {
     }
 }
 
-/// Every live key of one algorithm: a line of numbers each, and a zero behind the last.
-fn write_kind<A: Kind<Entry: StateNumbers>>(
+/// Writes every live key of one algorithm: a record of numbers each, and a zero after the last.
+fn write_kind<A: TableKind<Entry: StateNumbers>>(
     tables: &Tables,
     now: Timestamp,
     out: &mut SnapshotWriter,
@@ -136,7 +136,7 @@ fn write_kind<A: Kind<Entry: StateNumbers>>(
             records.append(&mut numbers);
             keys += 1;
         }
-        // Written with the shard free again: a slow disk holds up nobody.
+        // Written with the shard unlocked: a slow disk delays no decision.
         for number in records {
             out.number(number)?;
         }
@@ -145,7 +145,7 @@ fn write_kind<A: Kind<Entry: StateNumbers>>(
     Ok(keys)
 }
 
-fn read_kind<A: Kind<Entry: StateNumbers>>(
+fn read_kind<A: TableKind<Entry: StateNumbers>>(
     memory: &Memory,
     now: Timestamp,
     file: &mut SnapshotReader,
@@ -161,12 +161,12 @@ fn read_kind<A: Kind<Entry: StateNumbers>>(
         }
         let high = file.number()?;
         let low = u32::try_from(file.number()?).ok().and_then(NonZeroU32::new);
-        let low = low.ok_or(SnapshotError::Damaged("a key is none"))?;
+        let low = low.ok_or(SnapshotError::Damaged("a key is invalid"))?;
         numbers.clear();
         for _ in 0..count {
             numbers.push(file.number()?);
         }
-        let entry = A::Entry::from_numbers(&numbers).ok_or(SnapshotError::Damaged("a state is none"))?;
+        let entry = A::Entry::from_numbers(&numbers).ok_or(SnapshotError::Damaged("a state is invalid"))?;
         if entry.fresh_at() > now {
             let print = Fingerprint { high, low };
             let mut table: crate::sync::Guard<'_, Table<A::Entry>> = shards.lock(shards.index_of(print));
@@ -175,7 +175,7 @@ fn read_kind<A: Kind<Entry: StateNumbers>>(
     }
 }
 
-/// A file being written, with the sum of what went into it.
+/// A file being written, with the checksum of its content.
 struct SnapshotWriter {
     file: BufWriter<File>,
     sum: SipHasher13,
@@ -192,7 +192,7 @@ impl SnapshotWriter {
     }
 }
 
-/// A file being read, with the sum of what came out of it.
+/// A file being read, with the checksum of its content.
 struct SnapshotReader {
     file: BufReader<File>,
     sum: SipHasher13,
@@ -206,7 +206,7 @@ impl SnapshotReader {
         })
     }
 
-    /// Starts the sum, which the secret read just now is the key of.
+    /// Starts the checksum, keyed by the secret just read.
     fn key(&mut self, secret: &HashSecret) {
         self.sum = SipHasher13::new_with_key(&secret.0);
         self.sum.write(MAGIC);
@@ -231,11 +231,11 @@ impl SnapshotReader {
         self.number().map(Timestamp::from_micros)
     }
 
-    /// The sum must be right, and nothing may follow it.
+    /// Verifies the checksum, and that nothing follows it.
     fn finish(mut self) -> Result<(), SnapshotError> {
         let sum = self.sum.finish128().as_bytes();
         if self.array::<16>()? != sum {
-            return Err(SnapshotError::Damaged("its sum is wrong"));
+            return Err(SnapshotError::Damaged("its checksum is wrong"));
         }
         match self.file.read(&mut [0])? {
             0 => Ok(()),

@@ -1,17 +1,17 @@
-//! A table of fingerprints and states, sorted by fingerprint with gaps: one look-up is one place in memory.
+//! A hash table of fingerprints and states, sorted by fingerprint with gaps: a lookup touches one spot of memory.
 //!
-//! Fingerprints are evenly spread numbers, so a number tells its place: `home = number * homes / 2^64`. Each entry lies
-//! at its home or right behind its smaller neighbours. Growing keeps the order, so it is one pass over both tables, and
-//! by a fifth at a time rather than by doubling: memory per key stays within a sixth of the best.
+//! Fingerprints are uniformly distributed, so each determines its home slot: `home = number * homes / 2^64`. An entry is in
+//! its home slot or right after its smaller neighbours. Growing keeps the order, so it is one pass over both tables, and by
+//! a fifth instead of doubling: memory per key stays within a sixth of the optimum.
 
 use crate::fingerprint::Fingerprint;
 use tollgate_core::Timestamp;
 
-/// What a table can keep: it knows from when on it is as good as nothing.
+/// An entry of a table, which knows when it is fresh.
 pub(crate) trait Entry {
     fn fresh_at(&self) -> Timestamp;
 
-    /// Bytes held outside the table.
+    /// Its bytes outside the table.
     fn heap_bytes(&self) -> usize {
         0
     }
@@ -20,12 +20,12 @@ pub(crate) trait Entry {
 #[derive(Debug)]
 pub(crate) struct Table<E> {
     slots: Vec<Option<Slot<E>>>,
-    /// Where entries may be at home: the slots less a tail for the last of them to spill into.
+    /// The number of home slots: all slots but a tail for the last run.
     homes: usize,
     len: usize,
-    /// Where the sweep goes on.
+    /// The slot at which the next sweep starts.
     swept_to: usize,
-    /// How many homes it has when it first grows: not the same for all, or all tables would grow at one time.
+    /// The number of home slots after the first growth: not equal for all tables, or all would grow at one time.
     first: usize,
 }
 
@@ -35,21 +35,21 @@ struct Slot<E> {
     entry: E,
 }
 
-/// Where a fingerprint is, or would be.
+/// The slot of a fingerprint, or the slot it would be inserted at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lookup {
     Found(usize),
     Vacant(usize),
 }
 
-/// The slots looked at behind a new key: more than one, so that sweeping outruns growing.
+/// The slots swept per new key: more than one, so that sweeping outpaces growth.
 pub(crate) const SWEEP: usize = 8;
 
-/// The fewest homes a table starts with.
+/// The smallest number of home slots.
 const SLOTS_MIN: usize = 8;
 
 impl<E: Entry> Table<E> {
-    /// An empty table, one of several: `number` says which.
+    /// An empty table, the one with this number among several.
     pub(crate) fn new(number: usize) -> Self {
         Self {
             slots: Vec::new(),
@@ -69,7 +69,7 @@ impl<E: Entry> Table<E> {
         self.slots.capacity() * size_of::<Option<Slot<E>>>()
     }
 
-    /// Bytes of the slots if it grew once more.
+    /// Bytes of the slots after the next growth.
     pub(crate) fn bytes_grown(&self) -> usize {
         Self::slots_for(self.homes_grown()) * size_of::<Option<Slot<E>>>()
     }
@@ -90,7 +90,7 @@ impl<E: Entry> Table<E> {
         Lookup::Vacant(index)
     }
 
-    /// The entry of a fingerprint, if it is there: [`Table::find`] and [`Table::get_mut`] in one go.
+    /// The entry of a fingerprint: [`Table::find`] and [`Table::get_mut`] in one pass.
     #[inline(always)]
     pub(crate) fn entry_mut(&mut self, print: Fingerprint) -> Option<&mut E> {
         let home = self.home(print);
@@ -118,13 +118,13 @@ impl<E: Entry> Table<E> {
         self.slots.get_mut(index)?.as_mut().map(|slot| &mut slot.entry)
     }
 
-    /// Whether so many new entries would need a larger table.
+    /// True if so many new entries need a larger table.
     pub(crate) fn is_full_for(&self, more: usize) -> bool {
-        // Three quarters full, or nothing left behind the last entry.
+        // Three quarters full, or no gap after the last entry.
         (self.len + more) * 4 > self.homes * 3 + 3 || self.slots.last().is_none_or(Option::is_some)
     }
 
-    /// Puts a new entry where [`Table::find`] missed it. The table must not be full.
+    /// Inserts a new entry at the vacant slot of [`Table::find`]. The table must not be full.
     pub(crate) fn insert(&mut self, print: Fingerprint, entry: E) {
         let (Lookup::Vacant(index) | Lookup::Found(index)) = self.find(print);
         let tail = self.slots.get_mut(index..).unwrap_or_default();
@@ -141,7 +141,7 @@ impl<E: Entry> Table<E> {
         }
     }
 
-    /// Asks memory for the place of a fingerprint and the ones right behind, where it mostly is, without waiting for them.
+    /// Prefetches the home slot of a fingerprint and the slots after it, where the entry usually is.
     #[inline(always)]
     pub(crate) fn prefetch(&self, print: Fingerprint) {
         let home = self.home(print);
@@ -150,7 +150,7 @@ impl<E: Entry> Table<E> {
         }
     }
 
-    /// Takes the entry at `index` out and moves its neighbours up, each no further than its home.
+    /// Removes the entry at `index` and moves its neighbours up, each no further than its home slot.
     fn remove_at(&mut self, index: usize) -> Option<E> {
         let slot = self.slots.get_mut(index)?.take()?;
         self.len -= 1;
@@ -171,8 +171,7 @@ impl<E: Entry> Table<E> {
         }
     }
 
-    /// Looks at the next `count` slots and takes out what is as good as new at `now`. Says how many went, and how many
-    /// bytes outside the table with them.
+    /// Removes entries that are fresh at `now` among the next `count` slots.
     pub(crate) fn sweep(&mut self, count: usize, now: Timestamp) -> SweepStats {
         let mut stats = SweepStats::default();
         let (mut checks, mut removals) = (count.min(self.slots.len()), count);
@@ -181,7 +180,7 @@ impl<E: Entry> Table<E> {
                 self.swept_to = 0;
             }
             let stale = matches!(self.slots.get(self.swept_to), Some(Some(slot)) if slot.entry.fresh_at() <= now);
-            // What moves up into the gap is looked at next.
+            // The entry that moves into the gap is checked next.
             match stale.then(|| self.remove_at(self.swept_to)).flatten() {
                 Some(entry) => {
                     stats.keys += 1;
@@ -197,12 +196,12 @@ impl<E: Entry> Table<E> {
         stats
     }
 
-    /// A fifth larger.
+    /// Grows by a fifth.
     pub(crate) fn grow(&mut self) {
         self.resize(self.homes_grown());
     }
 
-    /// Smaller, if most of it is empty.
+    /// Shrinks, if most slots are empty.
     pub(crate) fn shrink(&mut self) {
         if self.homes > SLOTS_MIN && self.len * 4 < self.homes {
             self.resize((self.len * 3 / 2).max(SLOTS_MIN));
@@ -225,7 +224,7 @@ impl<E: Entry> Table<E> {
             }
             slots.push(Some(slot));
         }
-        // A gap is left at the end, however far the last ones have spilled.
+        // A gap stays at the end, however long the last run is.
         let end = Self::slots_for(homes).max(slots.len() + 1);
         slots.reserve_exact(end - slots.len());
         slots.resize_with(end, || None);
@@ -240,7 +239,7 @@ impl<E: Entry> Table<E> {
         }
     }
 
-    /// Homes, and room behind them for a run of neighbours.
+    /// Home slots, and a tail for a run of neighbours.
     fn slots_for(homes: usize) -> usize {
         homes + 8 + homes / 64
     }
@@ -251,7 +250,7 @@ impl<E: Entry> Table<E> {
     }
 }
 
-/// What a sweep took out.
+/// The entries a sweep removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SweepStats {
     pub(crate) keys: usize,

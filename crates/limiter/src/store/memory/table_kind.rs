@@ -1,4 +1,4 @@
-//! The algorithms as the memory store keeps them: which table, and what stands in a slot.
+//! The algorithms in the memory store: their table, and the entry of a slot.
 
 use super::budget::Budget;
 use super::shards::Shards;
@@ -16,35 +16,35 @@ use tollgate_core::{
 pub(crate) struct Tables {
     token_bucket: Shards<PackedDebt>,
     gcra: Shards<Debt<TimeFraction>>,
-    fixed_window: Shards<Timed<algorithm::fixed_window::State>>,
-    sliding_counter: Shards<Timed<algorithm::sliding_counter::State>>,
-    sliding_log: Shards<Timed<Ring>>,
+    fixed_window: Shards<TimedEntry<algorithm::fixed_window::State>>,
+    sliding_counter: Shards<TimedEntry<algorithm::sliding_counter::State>>,
+    sliding_log: Shards<TimedEntry<Ring>>,
     leaky_bucket: Shards<PackedDebt>,
-    concurrency: Shards<Timed<LeaseTable>>,
+    concurrency: Shards<TimedEntry<LeaseTable>>,
     cell: Shards<Debt<NanoFraction>>,
 }
 
-/// A state that does not know by itself when it is as good as none.
+/// A state with the instant at which it is fresh, for states that do not know it themselves.
 #[derive(Debug)]
-pub(crate) struct Timed<S> {
+pub(crate) struct TimedEntry<S> {
     fresh_at: Timestamp,
     state: S,
 }
 
-/// An algorithm with a place in the tables.
-pub(crate) trait Kind: Algorithm {
+/// An algorithm with a table.
+pub(crate) trait TableKind: Algorithm {
     type Entry: Entry + 'static;
 
-    /// The order in which tables are locked, so that no two settlements wait for each other.
+    /// The position in the locking order, which prevents deadlocks between settlements.
     const ORDER: usize;
 
     fn shards(tables: &Tables) -> &Shards<Self::Entry>;
 
-    /// Asks something of the state that an entry holds, if there is one.
-    fn with_state<T>(entry: Option<&Self::Entry>, ask: impl FnOnce(Option<&Self::State>) -> T) -> T;
+    /// Reads the state of an entry, if there is one.
+    fn with_state<T>(entry: Option<&Self::Entry>, read: impl FnOnce(Option<&Self::State>) -> T) -> T;
 
-    /// A new entry; what it takes outside the table is taken from the budget.
-    fn begin_entry(&self, change: Self::Change, lease: LeaseId, budget: &Budget) -> Self::Entry;
+    /// Creates an entry, and reserves its bytes outside the table.
+    fn new_entry(&self, change: Self::Change, lease: LeaseId, budget: &Budget) -> Self::Entry;
 
     fn edit_entry(&self, entry: &mut Self::Entry, change: Self::Change, lease: LeaseId, budget: &Budget);
 
@@ -55,25 +55,25 @@ pub(crate) trait Kind: Algorithm {
         None
     }
 
-    fn own_change(&self, change: Change) -> Option<Self::Change>;
+    fn unwrap_change(&self, change: Change) -> Option<Self::Change>;
 
-    fn any_change(change: Self::Change) -> Change;
+    fn wrap_change(change: Self::Change) -> Change;
 
-    fn held<'h, 'a>(held: &'h Held<'a>) -> &'h [(usize, Guard<'a, Table<Self::Entry>>)];
+    fn locked<'h, 'a>(locked: &'h LockedShards<'a>) -> &'h [(usize, Guard<'a, Table<Self::Entry>>)];
 
-    fn held_mut<'h, 'a>(held: &'h mut Held<'a>) -> &'h mut Vec<(usize, Guard<'a, Table<Self::Entry>>)>;
+    fn locked_mut<'h, 'a>(locked: &'h mut LockedShards<'a>) -> &'h mut Vec<(usize, Guard<'a, Table<Self::Entry>>)>;
 }
 
 /// The shards that one settlement has locked, by their index.
-pub(crate) struct Held<'a> {
+pub(crate) struct LockedShards<'a> {
     tables: &'a Tables,
     token_bucket: Vec<(usize, Guard<'a, Table<PackedDebt>>)>,
     gcra: Vec<(usize, Guard<'a, Table<Debt<TimeFraction>>>)>,
-    fixed_window: Vec<(usize, Guard<'a, Table<Timed<algorithm::fixed_window::State>>>)>,
-    sliding_counter: Vec<(usize, Guard<'a, Table<Timed<algorithm::sliding_counter::State>>>)>,
-    sliding_log: Vec<(usize, Guard<'a, Table<Timed<Ring>>>)>,
+    fixed_window: Vec<(usize, Guard<'a, Table<TimedEntry<algorithm::fixed_window::State>>>)>,
+    sliding_counter: Vec<(usize, Guard<'a, Table<TimedEntry<algorithm::sliding_counter::State>>>)>,
+    sliding_log: Vec<(usize, Guard<'a, Table<TimedEntry<Ring>>>)>,
     leaky_bucket: Vec<(usize, Guard<'a, Table<PackedDebt>>)>,
-    concurrency: Vec<(usize, Guard<'a, Table<Timed<LeaseTable>>>)>,
+    concurrency: Vec<(usize, Guard<'a, Table<TimedEntry<LeaseTable>>>)>,
     cell: Vec<(usize, Guard<'a, Table<Debt<NanoFraction>>>)>,
 }
 
@@ -94,7 +94,7 @@ macro_rules! with_kind {
 }
 pub(crate) use with_kind;
 
-/// Runs `$body` for each of the tables in the order they are locked in.
+/// Runs `$body` for each of the tables in locking order.
 macro_rules! each_table {
     ($tables:expr, $shards:ident => $body:expr) => {{
         let tables: &Tables = $tables;
@@ -126,30 +126,30 @@ impl Tables {
         keys
     }
 
-    /// Sweeps `slots` of every shard, and gives back what is then mostly empty.
+    /// Sweeps `slots` of every shard, and shrinks tables that are mostly empty.
     pub(crate) fn sweep(&self, slots: usize, now: Timestamp, budget: &Budget) -> usize {
         let mut keys = 0;
         each_table!(self, shards => for index in 0..shards.created() {
             let mut table = shards.lock(index);
             let stats = table.sweep(slots, now);
-            budget.give_back(stats.heap_bytes);
+            budget.release(stats.heap_bytes);
             keys += stats.keys;
             let before = table.bytes();
             table.shrink();
-            budget.give_back(before.saturating_sub(table.bytes()));
+            budget.release(before.saturating_sub(table.bytes()));
         });
         keys
     }
 
-    pub(crate) fn forget<A: Kind>(&self, _: &A, key: Fingerprint, budget: &Budget) -> bool {
+    pub(crate) fn forget<A: TableKind>(&self, _: &A, key: Fingerprint, budget: &Budget) -> bool {
         let shards = A::shards(self);
         let removed = shards.lock(shards.index_of(key)).remove(key);
-        budget.give_back(removed.as_ref().map_or(0, Entry::heap_bytes));
+        budget.release(removed.as_ref().map_or(0, Entry::heap_bytes));
         removed.is_some()
     }
 
-    /// Locks all shards that the charges need, in one order for everybody.
-    pub(crate) fn lock_all(&self, charges: &[Charge<Fingerprint>]) -> Held<'_> {
+    /// Locks all shards that the charges need, in the one order.
+    pub(crate) fn lock_all(&self, charges: &[Charge<Fingerprint>]) -> LockedShards<'_> {
         let shard_of = |charge: &Charge<Fingerprint>| with_kind!(&charge.limit, kind => order(self, kind, charge.key));
         let mut shards: Vec<(usize, usize, Limit)> = charges
             .iter()
@@ -157,30 +157,30 @@ impl Tables {
             .collect();
         shards.sort_unstable_by_key(|&(order, index, _)| (order, index));
         shards.dedup_by_key(|&mut (order, index, _)| (order, index));
-        let mut held = Held::new(self);
+        let mut locked = LockedShards::new(self);
         for (_, index, limit) in shards {
-            with_kind!(&limit, kind => lock_one(self, kind, index, &mut held));
+            with_kind!(&limit, kind => lock_one(self, kind, index, &mut locked));
         }
-        held
+        locked
     }
 }
 
-pub(crate) fn order<A: Kind>(tables: &Tables, _: &A, key: Fingerprint) -> (usize, usize) {
+pub(crate) fn order<A: TableKind>(tables: &Tables, _: &A, key: Fingerprint) -> (usize, usize) {
     (A::ORDER, A::shards(tables).index_of(key))
 }
 
-fn lock_one<'a, A: Kind>(tables: &'a Tables, _: &A, index: usize, held: &mut Held<'a>) {
+fn lock_one<'a, A: TableKind>(tables: &'a Tables, _: &A, index: usize, locked: &mut LockedShards<'a>) {
     let guard = A::shards(tables).lock(index);
-    A::held_mut(held).push((index, guard));
+    A::locked_mut(locked).push((index, guard));
 }
 
-/// The shards of an algorithm that is known only by a value of it.
-pub(crate) fn shards_of<'t, A: Kind>(_: &A, tables: &'t Tables) -> &'t Shards<A::Entry> {
+/// The shards of the algorithm of a value.
+pub(crate) fn shards_of<'t, A: TableKind>(_: &A, tables: &'t Tables) -> &'t Shards<A::Entry> {
     A::shards(tables)
 }
 
-/// Decides for a key in a table, in the words of all limits.
-pub(crate) fn decide<A: Kind>(
+/// Decides for a key in a table, with the change type of all limits.
+pub(crate) fn decide<A: TableKind>(
     kind: &A,
     table: &Table<A::Entry>,
     key: Fingerprint,
@@ -190,14 +190,14 @@ pub(crate) fn decide<A: Kind>(
     let step = A::with_state(table.get(table.find(key)), |state| kind.decide(state, cost, now));
     Step {
         decision: step.decision,
-        next: step.next.map(A::any_change),
-        repair: step.repair.map(A::any_change),
+        next: step.next.map(A::wrap_change),
+        repair: step.repair.map(A::wrap_change),
         fresh_at: step.fresh_at,
         mark: step.mark,
     }
 }
 
-impl<'a> Held<'a> {
+impl<'a> LockedShards<'a> {
     fn new(tables: &'a Tables) -> Self {
         Self {
             tables,
@@ -212,17 +212,19 @@ impl<'a> Held<'a> {
         }
     }
 
-    pub(crate) fn table<A: Kind>(&self, _: &A, key: Fingerprint) -> &Table<A::Entry> {
+    pub(crate) fn table<A: TableKind>(&self, _: &A, key: Fingerprint) -> &Table<A::Entry> {
         let index = A::shards(self.tables).index_of(key);
-        let held = A::held(self).iter().find(|(at, _)| *at == index);
-        held.map(|(_, table)| &**table)
+        let locked = A::locked(self).iter().find(|(at, _)| *at == index);
+        locked
+            .map(|(_, table)| &**table)
             .expect("the shards of all charges are locked")
     }
 
-    pub(crate) fn table_mut<A: Kind>(&mut self, _: &A, key: Fingerprint) -> &mut Table<A::Entry> {
+    pub(crate) fn table_mut<A: TableKind>(&mut self, _: &A, key: Fingerprint) -> &mut Table<A::Entry> {
         let index = A::shards(self.tables).index_of(key);
-        let held = A::held_mut(self).iter_mut().find(|(at, _)| *at == index);
-        held.map(|(_, table)| &mut **table)
+        let locked = A::locked_mut(self).iter_mut().find(|(at, _)| *at == index);
+        locked
+            .map(|(_, table)| &mut **table)
             .expect("the shards of all charges are locked")
     }
 }
@@ -248,7 +250,7 @@ impl Entry for Debt<NanoFraction> {
     }
 }
 
-impl Entry for Timed<Ring> {
+impl Entry for TimedEntry<Ring> {
     fn fresh_at(&self) -> Timestamp {
         self.fresh_at
     }
@@ -258,7 +260,7 @@ impl Entry for Timed<Ring> {
     }
 }
 
-impl Entry for Timed<LeaseTable> {
+impl Entry for TimedEntry<LeaseTable> {
     fn fresh_at(&self) -> Timestamp {
         self.fresh_at
     }
@@ -268,19 +270,19 @@ impl Entry for Timed<LeaseTable> {
     }
 }
 
-impl Entry for Timed<algorithm::fixed_window::State> {
+impl Entry for TimedEntry<algorithm::fixed_window::State> {
     fn fresh_at(&self) -> Timestamp {
         self.fresh_at
     }
 }
 
-impl Entry for Timed<algorithm::sliding_counter::State> {
+impl Entry for TimedEntry<algorithm::sliding_counter::State> {
     fn fresh_at(&self) -> Timestamp {
         self.fresh_at
     }
 }
 
-impl<S: StateNumbers> StateNumbers for Timed<S> {
+impl<S: StateNumbers> StateNumbers for TimedEntry<S> {
     fn write_numbers(&self, numbers: &mut Vec<u64>) {
         numbers.push(self.fresh_at.as_micros());
         self.state.write_numbers(numbers);
@@ -295,10 +297,10 @@ impl<S: StateNumbers> StateNumbers for Timed<S> {
     }
 }
 
-/// The lines that only name things.
+/// The items that every algorithm implements alike.
 macro_rules! kind {
     ($algorithm:ident, $field:ident, $order:literal, $entry:ty, { $($body:item)* }) => {
-        impl Kind for $algorithm {
+        impl TableKind for $algorithm {
             type Entry = $entry;
             const ORDER: usize = $order;
 
@@ -307,23 +309,23 @@ macro_rules! kind {
                 &tables.$field
             }
 
-            fn own_change(&self, change: Change) -> Option<Self::Change> {
+            fn unwrap_change(&self, change: Change) -> Option<Self::Change> {
                 match change {
                     Change::$algorithm(change) => Some(change),
                     _ => None,
                 }
             }
 
-            fn any_change(change: Self::Change) -> Change {
+            fn wrap_change(change: Self::Change) -> Change {
                 Change::$algorithm(change)
             }
 
-            fn held<'h, 'a>(held: &'h Held<'a>) -> &'h [(usize, Guard<'a, Table<$entry>>)] {
-                &held.$field
+            fn locked<'h, 'a>(locked: &'h LockedShards<'a>) -> &'h [(usize, Guard<'a, Table<$entry>>)] {
+                &locked.$field
             }
 
-            fn held_mut<'h, 'a>(held: &'h mut Held<'a>) -> &'h mut Vec<(usize, Guard<'a, Table<$entry>>)> {
-                &mut held.$field
+            fn locked_mut<'h, 'a>(locked: &'h mut LockedShards<'a>) -> &'h mut Vec<(usize, Guard<'a, Table<$entry>>)> {
+                &mut locked.$field
             }
 
             $($body)*
@@ -336,12 +338,12 @@ macro_rules! bare {
     ($algorithm:ident, $field:ident, $order:literal, $state:ty) => {
         kind!($algorithm, $field, $order, $state, {
             #[inline(always)]
-            fn with_state<T>(entry: Option<&$state>, ask: impl FnOnce(Option<&$state>) -> T) -> T {
-                ask(entry)
+            fn with_state<T>(entry: Option<&$state>, read: impl FnOnce(Option<&$state>) -> T) -> T {
+                read(entry)
             }
 
             #[inline(always)]
-            fn begin_entry(&self, change: $state, _: LeaseId, _: &Budget) -> $state {
+            fn new_entry(&self, change: $state, _: LeaseId, _: &Budget) -> $state {
                 change
             }
 
@@ -358,17 +360,17 @@ macro_rules! bare {
     };
 }
 
-/// A state that is kept in fewer bytes than it is read in.
+/// A state that is stored packed.
 macro_rules! packed {
     ($algorithm:ident, $field:ident, $order:literal, $state:ty, $packed:ty) => {
         kind!($algorithm, $field, $order, $packed, {
             #[inline(always)]
-            fn with_state<T>(entry: Option<&$packed>, ask: impl FnOnce(Option<&$state>) -> T) -> T {
-                ask(entry.map(|&entry| entry.into()).as_ref())
+            fn with_state<T>(entry: Option<&$packed>, read: impl FnOnce(Option<&$state>) -> T) -> T {
+                read(entry.map(|&entry| entry.into()).as_ref())
             }
 
             #[inline(always)]
-            fn begin_entry(&self, change: $state, _: LeaseId, _: &Budget) -> $packed {
+            fn new_entry(&self, change: $state, _: LeaseId, _: &Budget) -> $packed {
                 change.into()
             }
 
@@ -390,35 +392,41 @@ macro_rules! packed {
     };
 }
 
-/// A state that needs its time written beside it.
+/// A state stored with the instant at which it is fresh.
 macro_rules! timed {
     ($algorithm:ident, $field:ident, $order:literal, $state:ty, $heap:expr) => {
-        kind!($algorithm, $field, $order, Timed<$state>, {
+        kind!($algorithm, $field, $order, TimedEntry<$state>, {
             #[inline]
-            fn with_state<T>(entry: Option<&Timed<$state>>, ask: impl FnOnce(Option<&$state>) -> T) -> T {
-                ask(entry.map(|entry| &entry.state))
+            fn with_state<T>(entry: Option<&TimedEntry<$state>>, read: impl FnOnce(Option<&$state>) -> T) -> T {
+                read(entry.map(|entry| &entry.state))
             }
 
-            fn begin_entry(&self, change: Self::Change, lease: LeaseId, budget: &Budget) -> Timed<$state> {
+            fn new_entry(&self, change: Self::Change, lease: LeaseId, budget: &Budget) -> TimedEntry<$state> {
                 let state = self.start(change, lease);
                 let heap: fn(&$state) -> usize = $heap;
-                budget.take(heap(&state));
-                Timed {
+                budget.reserve(heap(&state));
+                TimedEntry {
                     fresh_at: self.fresh_at(&state),
                     state,
                 }
             }
 
             #[inline]
-            fn edit_entry(&self, entry: &mut Timed<$state>, change: Self::Change, lease: LeaseId, budget: &Budget) {
+            fn edit_entry(
+                &self,
+                entry: &mut TimedEntry<$state>,
+                change: Self::Change,
+                lease: LeaseId,
+                budget: &Budget,
+            ) {
                 let heap: fn(&$state) -> usize = $heap;
                 let before = heap(&entry.state);
                 self.edit(&mut entry.state, change, lease);
                 entry.fresh_at = self.fresh_at(&entry.state);
                 let after = heap(&entry.state);
                 if after != before {
-                    budget.take(after);
-                    budget.give_back(before);
+                    budget.reserve(after);
+                    budget.release(before);
                 }
             }
         });

@@ -1,11 +1,11 @@
-//! What only this file's private ways can show: a charge on its own is settled as one of several is.
+//! A single charge is settled as one of several is, and a late thread hands nothing out twice.
 
 use super::*;
 use crate::conformance::{Harness, block_on, conformance};
 use crate::limits::TokenBucket;
 use crate::{LimitCheck, Limiter};
 
-/// Settles single charges the way a limiter's own checks do: in place, where there is a short cut.
+/// Settles single charges as `Limiter::check` does, with the shortcut for one unit.
 struct OneByOne(Memory);
 
 impl Keyspace for OneByOne {
@@ -70,7 +70,7 @@ impl Store for OneByOne {
     }
 }
 
-/// A counting limit once told what was left before it was charged, and not that nothing is.
+/// A counting limit once returned the standing before its charge.
 #[test]
 fn one_charge_is_settled_as_every_store_must_settle_it() {
     let clock = Clock::manual(Timestamp::from_micros(1_770_854_400_000_000));

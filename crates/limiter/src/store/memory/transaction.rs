@@ -1,24 +1,24 @@
-//! Several charges at one moment: all of a request, or none.
+//! Several charges at one instant: all of a request are kept, or none.
 
 use super::Memory;
 use super::overflow::denial;
 use super::table::Lookup;
-use super::table_kind::{self, Kind, with_kind};
+use super::table_kind::{self, TableKind, with_kind};
 use crate::fingerprint::Fingerprint;
 use crate::store::{Outcome, Settlement, Source};
 use tollgate_core::{Charge, Cost, LeaseId, Mark, Policy, Receipt, propose};
 
-/// What several charges are settled for.
+/// The effect of a settlement on its charges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Commit {
-    /// To be kept.
+    /// They are kept, if the request passes.
     Keep,
-    /// To be looked at.
+    /// They are decided only.
     DryRun,
 }
 
 impl Memory {
-    /// Settles several charges at one moment, or looks at how they would be.
+    /// Settles several charges at one instant, or only decides them.
     pub(crate) fn settle_all(&self, charges: &[Charge<Fingerprint>], commit: Commit, lease: LeaseId) -> Settlement {
         let mut locked = self.tables.lock_all(charges);
         let overflowing = if commit == Commit::Keep {
@@ -27,15 +27,19 @@ impl Memory {
             Vec::new()
         };
         if overflowing.contains(&true) {
-            // On the counters that new keys share, which may be in other shards: all are locked anew, in order.
+            // The overflow counters may be in other shards: all are locked again, in order.
             drop(locked);
             return self.settle_with_overflow(charges, &overflowing, lease);
         }
         self.settle_with_locks(charges, &mut locked, commit, lease)
     }
 
-    /// For each charge whether its key is new and there is no room for it.
-    pub(super) fn overflowing(&self, charges: &[Charge<Fingerprint>], locked: &mut table_kind::Held<'_>) -> Vec<bool> {
+    /// For each charge, true if its key is new and there is no capacity for it.
+    pub(super) fn overflowing(
+        &self,
+        charges: &[Charge<Fingerprint>],
+        locked: &mut table_kind::LockedShards<'_>,
+    ) -> Vec<bool> {
         let now = self.instant();
         let mut new: Vec<(usize, usize, Fingerprint)> = Vec::new();
         let mut overflowing = Vec::with_capacity(charges.len());
@@ -55,7 +59,7 @@ impl Memory {
         overflowing
     }
 
-    /// Settles charges of which some found no room.
+    /// Settles charges of which some have no capacity for their keys.
     #[cold]
     pub(super) fn settle_with_overflow(
         &self,
@@ -83,7 +87,7 @@ impl Memory {
             .collect();
         let mut locked = self.tables.lock_all(&redirected);
         let now = self.instant();
-        let has_capacity = |charge: &Charge<Fingerprint>, locked: &mut table_kind::Held<'_>| with_kind!(&charge.limit, kind => self.has_overflow_counter(locked.table_mut(kind, charge.key), charge.key, now));
+        let has_capacity = |charge: &Charge<Fingerprint>, locked: &mut table_kind::LockedShards<'_>| with_kind!(&charge.limit, kind => self.has_overflow_counter(locked.table_mut(kind, charge.key), charge.key, now));
         let moved = || {
             charges
                 .iter()
@@ -96,7 +100,7 @@ impl Memory {
             .map(|(charge, moved)| !moved || has_capacity(charge, &mut locked))
             .collect();
         let (fitting, others): (Vec<_>, Vec<_>) = redirected.iter().zip(&fits).partition(|(_, fits)| **fits);
-        // One that binds and has no room refuses the request, and the others are only looked at; a shadow does not bind.
+        // An enforced charge without capacity denies the request, and the others are only decided; a shadow does not.
         let is_denied = others.iter().any(|(charge, _)| charge.policy != Policy::Shadow);
         let fitting: Vec<Charge<Fingerprint>> = fitting.into_iter().map(|(charge, _)| *charge).collect();
         let commit = if is_denied { Commit::DryRun } else { Commit::Keep };
@@ -126,15 +130,15 @@ impl Memory {
         settlement
     }
 
-    /// Settles charges whose shards are locked and have room for them.
+    /// Settles charges whose shards are locked and have capacity for them.
     pub(super) fn settle_with_locks(
         &self,
         charges: &[Charge<Fingerprint>],
-        locked: &mut table_kind::Held<'_>,
+        locked: &mut table_kind::LockedShards<'_>,
         commit: Commit,
         lease: LeaseId,
     ) -> Settlement {
-        // Read with all locks held: one moment for all, and none of them has been written later.
+        // Read with all shards locked: one instant for all, and no key was written later.
         let now = self.instant();
         let proposal = propose(
             charges,
@@ -146,7 +150,7 @@ impl Memory {
                 with_kind!(&charge.limit, kind => {
                     let table = locked.table_mut(kind, charge.key);
                     let lookup = table.find(charge.key);
-                    if let Some(change) = kind.own_change(change) {
+                    if let Some(change) = kind.unwrap_change(change) {
                         self.keep(kind, table, (charge.key, lookup), change, lease);
                     }
                 });
