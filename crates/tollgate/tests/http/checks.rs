@@ -244,7 +244,7 @@ fn an_explanation_names_every_rule_and_takes_nothing() {
         let explanation = answer.json();
         assert_eq!(explanation["verdict"]["allowed"], true);
         let (plan, charges) = (&explanation["rules"][0], &explanation["rules"][1]);
-        assert_eq!(plan["met"], true);
+        assert_eq!(plan["matched"], true);
         assert_eq!(plan["per"], json!([{ "attribute": "user", "value": "a" }]));
         assert_eq!(
             plan["from"],
@@ -253,10 +253,10 @@ fn an_explanation_names_every_rule_and_takes_nothing() {
         assert_eq!(plan["limits"][0]["limit"], 2);
         assert_eq!(plan["limits"][0]["algorithm"], "token_bucket");
         assert!(plan["limits"][0]["key"].is_string());
-        assert_eq!(charges["met"], false);
-        assert_eq!(charges["missed"][0]["reason"], "condition");
-        assert_eq!(charges["missed"][0]["attribute"], "endpoint");
-        assert_eq!(charges["missed"][0]["was"], json!(["/v1/refunds"]));
+        assert_eq!(charges["matched"], false);
+        assert_eq!(charges["skipped"][0]["reason"], "condition");
+        assert_eq!(charges["skipped"][0]["attribute"], "endpoint");
+        assert_eq!(charges["skipped"][0]["actual"], json!(["/v1/refunds"]));
         assert_eq!(charges["advice"].as_array().map(Vec::len), Some(1));
     }
     assert_eq!(client.check(r#""user":"a","tier":"free""#).json()["remaining"], 1);

@@ -1,6 +1,6 @@
 //! Problem details of RFC 9457.
 
-use super::json;
+use super::json::ObjectWriter;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
@@ -64,21 +64,18 @@ impl ProblemDetails {
 
     pub(super) fn into_response(self) -> Response<Full<Bytes>> {
         let mut body = Vec::with_capacity(256);
-        body.extend_from_slice(b"{\"type\":\"about:blank\",\"title\":");
-        json::string(&mut body, self.status.canonical_reason().unwrap_or("Error").as_bytes());
-        body.extend_from_slice(b",\"status\":");
-        json::integer(&mut body, self.status.as_u16().into());
-        body.extend_from_slice(b",\"detail\":");
-        json::string(&mut body, self.detail.as_bytes());
-        if let Some(field) = &self.field {
-            body.extend_from_slice(b",\"field\":");
-            json::string(&mut body, field.as_bytes());
-        }
-        if let Some(index) = self.index {
-            body.extend_from_slice(b",\"index\":");
-            json::integer(&mut body, index as u64);
-        }
-        body.push(b'}');
+        ObjectWriter::write(&mut body, |object| {
+            object.value("type", "about:blank");
+            object.value("title", self.status.canonical_reason().unwrap_or("Error"));
+            object.value("status", &self.status.as_u16());
+            object.value("detail", &*self.detail);
+            if let Some(field) = &self.field {
+                object.value("field", field);
+            }
+            if let Some(index) = self.index {
+                object.value("index", &index);
+            }
+        });
         let mut response = Response::new(Full::new(Bytes::from(body)));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();

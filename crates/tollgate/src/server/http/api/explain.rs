@@ -1,155 +1,109 @@
-//! An explanation as JSON.
+//! Writes an explanation as JSON.
 
 use super::response::{self, CheckResponse};
-use crate::server::http::json::{boolean, integer, string};
+use crate::server::http::json::ObjectWriter;
+use std::borrow::Cow;
 use tollgate_limiter::core::rules::{Explanation, LimitOrigin, MatchedRule, RuleMatch, RuleTrace, SkipReason, Terms};
 use tollgate_limiter::core::{Cost, Timestamp};
 
-/// `{"verdict":{…},"rules":[…]}`: what a check would answer, and then every rule.
+/// `{"verdict":{…},"rules":[…]}`: the verdict of a check, and then every rule.
 pub(in crate::server::http) fn encode(explanation: &Explanation<'_>) -> Vec<u8> {
-    let mut out = Vec::with_capacity(BYTES);
-    out.extend_from_slice(b"{\"verdict\":");
     let response = CheckResponse {
         verdict: &explanation.verdict,
         lease: None,
         cost: Cost::ZERO,
         now: Timestamp::EPOCH,
     };
-    response::write_body(&mut out, &response);
-    out.extend_from_slice(b",\"rules\":");
-    array(&mut out, &explanation.traces, rule_trace);
-    out.push(b'}');
+    let mut out = Vec::with_capacity(CAPACITY);
+    ObjectWriter::write(&mut out, |object| {
+        object.raw("verdict", |out| response::write_body(out, &response));
+        object.objects("rules", &explanation.traces, rule_trace);
+    });
     out
 }
 
-fn rule_trace(out: &mut Vec<u8>, trace: &RuleTrace<'_>) {
-    out.extend_from_slice(b"{\"rule\":");
-    string(out, trace.rule.id().as_bytes());
-    out.extend_from_slice(b",\"domain\":");
-    string(out, trace.rule.domain().as_bytes());
-    out.extend_from_slice(b",\"mode\":");
-    string(out, trace.rule.mode().name().as_bytes());
-    out.extend_from_slice(b",\"met\":");
-    boolean(out, trace.rule_match.is_matched());
+fn rule_trace(object: &mut ObjectWriter<'_>, trace: &RuleTrace<'_>) {
+    object.value("rule", trace.rule.id());
+    object.value("domain", trace.rule.domain());
+    object.value("mode", trace.rule.mode().name());
+    object.value("matched", &trace.rule_match.is_matched());
     match &trace.rule_match {
-        RuleMatch::Matched(met) => matched_rule(out, trace, met),
-        RuleMatch::Skipped(misses) => {
-            out.extend_from_slice(b",\"missed\":");
-            array(out, misses, skip_reason);
-        }
+        RuleMatch::Matched(matched) => matched_rule(object, trace, matched),
+        RuleMatch::Skipped(reasons) => object.objects("skipped", reasons, skip_reason),
     }
-    out.extend_from_slice(b",\"advice\":");
-    array(out, &trace.suggestions(), |out, advice| string(out, advice.as_bytes()));
-    out.push(b'}');
+    object.value("advice", &trace.suggestions());
 }
 
-fn matched_rule(out: &mut Vec<u8>, trace: &RuleTrace<'_>, matched: &MatchedRule<'_>) {
-    out.extend_from_slice(b",\"per\":");
-    // A list of pairs: an attribute of several values stands there several times.
-    array(out, &matched.subject, |out, (name, value)| {
-        out.extend_from_slice(b"{\"attribute\":");
-        string(out, name.as_bytes());
-        out.extend_from_slice(b",\"value\":");
-        string(out, value.as_bytes());
-        out.push(b'}');
+fn matched_rule(object: &mut ObjectWriter<'_>, trace: &RuleTrace<'_>, matched: &MatchedRule<'_>) {
+    // A list of pairs: an attribute of several values has several.
+    object.objects("per", &matched.subject, |object, (name, value)| {
+        object.value("attribute", name);
+        object.value("value", value);
     });
-    out.extend_from_slice(b",\"variant\":");
-    match trace.rule.experiment() {
-        Some(_) => string(out, matched.variant.name().as_bytes()),
-        None => out.extend_from_slice(b"null"),
-    }
-    out.extend_from_slice(b",\"terms\":");
-    let terms = match matched.terms {
+    object.value("variant", &trace.rule.experiment().map(|_| matched.variant.name()));
+    object.value("terms", match matched.terms {
         Terms::Limited(_) => "limited",
         Terms::Banned => "banned",
         Terms::Unlimited => "unlimited",
-    };
-    string(out, terms.as_bytes());
-    out.extend_from_slice(b",\"from\":");
-    limit_origin(out, &matched.origin);
-    out.extend_from_slice(b",\"cost\":");
-    integer(out, matched.cost.get());
-    out.extend_from_slice(b",\"limits\":");
-    array(out, &matched.limits, |out, limit| {
-        out.push(b'{');
-        response::write_ruling(out, &limit.ruling);
-        out.extend_from_slice(b",\"algorithm\":");
-        string_or_null(out, limit.ruling.window.map(|window| window.limit().algorithm()));
-        out.extend_from_slice(b",\"key\":");
-        string_or_null(out, limit.key.as_deref());
-        out.push(b'}');
+    });
+    object.object("from", |object| limit_origin(object, &matched.origin));
+    object.value("cost", &matched.cost.get());
+    object.objects("limits", &matched.limits, |object, limit| {
+        object.members(|out| response::write_ruling(out, &limit.ruling));
+        object.value("algorithm", &limit.ruling.window.map(|window| window.limit().algorithm()));
+        object.value("key", &limit.key.as_deref());
     });
 }
 
-/// Where the limit comes from.
-fn limit_origin(out: &mut Vec<u8>, origin: &LimitOrigin<'_>) {
+/// The part of a rule that the limit comes from.
+fn limit_origin(object: &mut ObjectWriter<'_>, origin: &LimitOrigin<'_>) {
     match origin {
-        LimitOrigin::Limit => out.extend_from_slice(b"{\"kind\":\"limit\"}"),
+        LimitOrigin::Limit => object.value("kind", "limit"),
         LimitOrigin::By { attribute, value } => {
-            out.extend_from_slice(b"{\"kind\":\"by\",\"attribute\":");
-            string(out, attribute.as_bytes());
-            out.extend_from_slice(b",\"value\":");
-            string(out, value);
-            out.push(b'}');
+            object.value("kind", "by");
+            object.value("attribute", attribute);
+            object.value("value", &*lossy(value));
         }
         LimitOrigin::Override(index) => {
-            out.extend_from_slice(b"{\"kind\":\"override\",\"place\":");
-            integer(out, u64::from(*index));
-            out.push(b'}');
+            object.value("kind", "override");
+            object.value("index", index);
         }
     }
 }
 
-fn skip_reason(out: &mut Vec<u8>, reason: &SkipReason<'_>) {
+fn skip_reason(object: &mut ObjectWriter<'_>, reason: &SkipReason<'_>) {
     match reason {
-        SkipReason::Disabled => out.extend_from_slice(b"{\"reason\":\"disabled\""),
-        SkipReason::Domain { actual: was } => {
-            out.extend_from_slice(b"{\"reason\":\"domain\",\"was\":");
-            string(out, was.as_bytes());
+        SkipReason::Disabled => object.value("reason", "disabled"),
+        SkipReason::Domain { actual } => {
+            object.value("reason", "domain");
+            object.value("actual", actual);
         }
         SkipReason::Condition {
             attribute,
-            expected: wanted,
-            actual: was,
+            expected,
+            actual,
         } => {
-            out.extend_from_slice(b"{\"reason\":\"condition\",\"attribute\":");
-            string(out, attribute.as_bytes());
-            out.extend_from_slice(b",\"wanted\":");
-            string(out, wanted.as_bytes());
-            out.extend_from_slice(b",\"was\":");
-            array(out, was, |out, value| string(out, value.as_bytes()));
+            object.value("reason", "condition");
+            object.value("attribute", attribute);
+            object.value("expected", expected);
+            object.value("actual", actual);
         }
         SkipReason::MissingAttribute { attribute } => {
-            out.extend_from_slice(b"{\"reason\":\"lacks\",\"attribute\":");
-            string(out, attribute.as_bytes());
+            object.value("reason", "missing_attribute");
+            object.value("attribute", attribute);
         }
-        SkipReason::Descriptor { matched_rule: leads_to } => {
-            out.extend_from_slice(b"{\"reason\":\"way\"");
-            if let Some(rule) = leads_to {
-                out.extend_from_slice(b",\"leads_to\":");
-                string(out, rule.as_bytes());
+        SkipReason::Descriptor { matched_rule } => {
+            object.value("reason", "descriptor");
+            if let Some(rule) = matched_rule {
+                object.value("matched_rule", rule);
             }
         }
     }
-    out.push(b'}');
 }
 
-fn array<T>(out: &mut Vec<u8>, items: &[T], write: impl Fn(&mut Vec<u8>, &T)) {
-    out.push(b'[');
-    for (index, item) in items.iter().enumerate() {
-        if index > 0 {
-            out.push(b',');
-        }
-        write(out, item);
-    }
-    out.push(b']');
+/// A caller's bytes as text.
+fn lossy(bytes: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(bytes)
 }
 
-fn string_or_null(out: &mut Vec<u8>, text: Option<&str>) {
-    match text {
-        Some(text) => string(out, text.as_bytes()),
-        None => out.extend_from_slice(b"null"),
-    }
-}
-
-const BYTES: usize = 4096;
+const CAPACITY: usize = 4096;
