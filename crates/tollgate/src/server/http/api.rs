@@ -9,11 +9,13 @@ mod retry_after;
 mod rls;
 
 use self::body::{BodyBytes, IncomingBody, body_budget, read};
+use self::request::CheckRequest;
 use self::response::CheckResponse;
 use super::forward::ForwardPath;
+use super::json::ObjectWriter;
 use super::problem_details::ProblemDetails;
 use super::settings::HttpSettings;
-use super::{auth, forward, json};
+use super::{auth, forward};
 use crate::compat::ratelimit::debug_port;
 use crate::server::auth::tokens::Rights;
 use crate::server::gate::{Gate, Phase};
@@ -27,6 +29,7 @@ use hyper::body::Incoming;
 use hyper::header::{ACCEPT, ALLOW, CONNECTION, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Version};
+use serde_json::json;
 use std::net::IpAddr;
 use std::sync::Arc;
 use tollgate_limiter::ForgetError;
@@ -190,13 +193,8 @@ impl HttpService {
             cost: Cost::ONE,
         };
         let snapshot = self.gate.snapshot(Protocol::Forward);
-        let checked = snapshot.check(&attempt).await;
-        let response = CheckResponse {
-            verdict: &checked.verdict,
-            lease: checked.lease.as_deref(),
-            cost: attempt.cost,
-            now: checked.now.unwrap_or(Timestamp::EPOCH),
-        };
+        let result = snapshot.check(&attempt).await;
+        let response = CheckResponse::new(&attempt, &result);
         Ok(response::gateway_response(
             &self.settings,
             &response,
@@ -214,13 +212,8 @@ impl HttpService {
         let attributes = check_request.attributes();
         let attempt = check_request.attempt(&attributes);
         let snapshot = self.gate.snapshot(Protocol::Http);
-        let checked = snapshot.check(&attempt).await;
-        let response = CheckResponse {
-            verdict: &checked.verdict,
-            lease: checked.lease.as_deref(),
-            cost: attempt.cost,
-            now: checked.now.unwrap_or(Timestamp::EPOCH),
-        };
+        let result = snapshot.check(&attempt).await;
+        let response = CheckResponse::new(&attempt, &result);
         Ok(response::check_response(&self.settings, &response))
     }
 
@@ -268,26 +261,21 @@ impl HttpService {
         )
         .await?;
         let batch = request::batch(&body)?;
-        let snapshot = self.gate.snapshot(Protocol::Http);
-        let attributes: Vec<_> = batch.iter().map(request::CheckRequest::attributes).collect();
-        let requests = batch.iter().zip(&attributes);
-        let attempts: Vec<_> = requests
-            .map(|(request, attributes)| request.attempt(attributes))
+        let attributes: Vec<_> = batch.iter().map(CheckRequest::attributes).collect();
+        let attempts: Vec<Attempt<'_>> = batch
+            .iter()
+            .zip(&attributes)
+            .map(|(check_request, attributes)| check_request.attempt(attributes))
             .collect();
+        let snapshot = self.gate.snapshot(Protocol::Http);
         let results = snapshot.check_each(&attempts).await;
         let mut out = Vec::with_capacity(ELEMENT_BYTES * batch.len());
         out.push(b'[');
-        for (index, (attempt, checked)) in attempts.iter().zip(&results).enumerate() {
+        for (index, (attempt, result)) in attempts.iter().zip(&results).enumerate() {
             if index > 0 {
                 out.push(b',');
             }
-            let response = CheckResponse {
-                verdict: &checked.verdict,
-                lease: checked.lease.as_deref(),
-                cost: attempt.cost,
-                now: checked.now.unwrap_or(Timestamp::EPOCH),
-            };
-            response::write_body(&mut out, &response);
+            response::write_body(&mut out, &CheckResponse::new(attempt, result));
         }
         out.push(b']');
         Ok(response::json(out))
@@ -331,11 +319,7 @@ impl HttpService {
             ForgetError::Unknown(unknown) => ProblemDetails::for_field("rule", unknown.to_string()),
             ForgetError::Store(error) => store_unavailable(error, "some counters may be cleared; retry"),
         })?;
-        let mut out = Vec::new();
-        out.extend_from_slice(b"{\"forgotten\":");
-        json::integer(&mut out, forgotten);
-        out.push(b'}');
-        Ok(response::json(out))
+        Ok(response::json(json!({ "forgotten": forgotten }).to_string().into()))
     }
 
     async fn release(
@@ -352,11 +336,7 @@ impl HttpService {
                 "the lease is released when the store is available again, or it expires",
             )
         })?;
-        let mut out = Vec::new();
-        out.extend_from_slice(b"{\"released\":");
-        json::boolean(&mut out, released);
-        out.push(b'}');
-        Ok(response::json(out))
+        Ok(response::json(json!({ "released": released }).to_string().into()))
     }
 
     async fn renew(
@@ -375,9 +355,10 @@ impl HttpService {
             ));
         };
         let mut out = Vec::new();
-        out.extend_from_slice(b"{\"renewed\":true,\"expires_in_ms\":");
-        json::integer(&mut out, term.as_millis_ceil());
-        out.push(b'}');
+        ObjectWriter::write(&mut out, |object| {
+            object.value("renewed", &true);
+            object.value("expires_in_ms", &term.as_millis_ceil());
+        });
         Ok(response::json(out))
     }
 

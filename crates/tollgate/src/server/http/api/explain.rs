@@ -41,16 +41,22 @@ fn matched_rule(object: &mut ObjectWriter<'_>, trace: &RuleTrace<'_>, matched: &
         object.value("value", value);
     });
     object.value("variant", &trace.rule.experiment().map(|_| matched.variant.name()));
-    object.value("terms", match matched.terms {
-        Terms::Limited(_) => "limited",
-        Terms::Banned => "banned",
-        Terms::Unlimited => "unlimited",
-    });
+    object.value(
+        "terms",
+        match matched.terms {
+            Terms::Limited(_) => "limited",
+            Terms::Banned => "banned",
+            Terms::Unlimited => "unlimited",
+        },
+    );
     object.object("from", |object| limit_origin(object, &matched.origin));
     object.value("cost", &matched.cost.get());
     object.objects("limits", &matched.limits, |object, limit| {
         object.members(|out| response::write_ruling(out, &limit.ruling));
-        object.value("algorithm", &limit.ruling.window.map(|window| window.limit().algorithm()));
+        object.value(
+            "algorithm",
+            &limit.ruling.window.map(|window| window.limit().algorithm()),
+        );
         object.value("key", &limit.key.as_deref());
     });
 }
