@@ -21,7 +21,7 @@ pub struct Explanation<'r> {
     pub traces: Vec<RuleTrace<'r>>,
 }
 
-/// How one rule relates to the attempt.
+/// The relation of one rule to the attempt.
 #[derive(Debug)]
 pub struct RuleTrace<'r> {
     /// The rule.

@@ -1,5 +1,4 @@
-//! What descriptors of envoyproxy/ratelimit are counted by: the entries that led to a limit, by their places and not by what
-//! the keys of the file are called.
+//! Counters of descriptors: named by the entries of the request in their order, not by the keys of the file.
 
 use super::ratelimit::parser_of;
 use super::{attributes, stopped_store};

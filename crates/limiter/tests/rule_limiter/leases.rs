@@ -1,4 +1,4 @@
-//! What an attempt holds of concurrency limits.
+//! Leases of concurrency limits.
 
 use super::{attempt, attributes, check, rules, stopped_store};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Rule books over the embedded store, as front ends use them.
+//! Rule limiters over the memory store, as front ends use them.
 
 mod batches;
 mod descriptors;

@@ -1,4 +1,4 @@
-//! Random attempts against random rules, beside a model that only adds and compares.
+//! Random attempts against random rules, compared with a model that only adds and compares.
 
 use super::{attempt, rules, stopped_store};
 use std::collections::HashMap;

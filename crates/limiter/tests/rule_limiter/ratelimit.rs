@@ -1,4 +1,4 @@
-//! Descriptors of envoyproxy/ratelimit in a rule book: counted as there, or strictly.
+//! Descriptors in a rule limiter: all attempts are counted, or allowed ones only.
 
 use super::{attributes, render, stopped_store};
 use std::pin::pin;

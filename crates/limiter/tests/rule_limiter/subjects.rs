@@ -1,4 +1,4 @@
-//! Whom counters are for: forgetting, giving back, explaining, and values that are just data.
+//! Subjects: forgetting, refunding, explaining, and values of arbitrary bytes.
 
 use super::{attempt, attributes, check, limiter, render, rules, stopped_store};
 use proptest::prelude::*;

@@ -160,7 +160,7 @@ impl AnyRuleLimiter {
         }
     }
 
-    /// See [`RuleBook::refund`].
+    /// Calls [`RuleLimiter::refund`].
     pub async fn refund(&self, attempt: &Attempt<'_>) -> Verdict<'_> {
         match self {
             Self::Memory(limiter) => limiter.refund(attempt).await,
@@ -168,10 +168,10 @@ impl AnyRuleLimiter {
         }
     }
 
-    /// See [`RuleBook::forget`].
+    /// Calls [`RuleLimiter::forget`].
     ///
     /// # Errors
-    /// Those of [`RuleBook::forget`].
+    /// Those of [`RuleLimiter::forget`].
     pub async fn forget(&self, attempt: &Attempt<'_>, rule: Option<&str>) -> Result<u64, ForgetError> {
         match self {
             Self::Memory(limiter) => limiter.forget(attempt, rule).await,
@@ -179,10 +179,10 @@ impl AnyRuleLimiter {
         }
     }
 
-    /// See [`RuleBook::release`].
+    /// Calls [`RuleLimiter::release`].
     ///
     /// # Errors
-    /// Those of [`RuleBook::release`].
+    /// Those of [`RuleLimiter::release`].
     pub async fn release(&self, lease: &str) -> Result<bool, StoreError> {
         match self {
             Self::Memory(limiter) => limiter.release(lease).await,
@@ -190,10 +190,10 @@ impl AnyRuleLimiter {
         }
     }
 
-    /// See [`RuleBook::renew`].
+    /// Calls [`RuleLimiter::renew`].
     ///
     /// # Errors
-    /// Those of [`RuleBook::renew`].
+    /// Those of [`RuleLimiter::renew`].
     pub async fn renew(&self, lease: &str) -> Result<Option<Micros>, StoreError> {
         match self {
             Self::Memory(limiter) => limiter.renew(lease).await,

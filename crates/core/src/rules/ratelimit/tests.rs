@@ -33,7 +33,7 @@ fn entries(text: &str) -> Vec<Attribute<'_>> {
         .collect()
 }
 
-/// How many pass in what, and the name of the statistics; or nothing.
+/// The capacity, the window and the name of the statistics of the limit found, if any.
 fn found(descriptors: &Descriptors, domain: &str, descriptor: &str) -> Option<(u32, Unit, String)> {
     let entries = entries(descriptor);
     let found = descriptors.find(domain, &entries)?;
