@@ -1,4 +1,4 @@
-//! A short contest of every algorithm with its brute-force referee. The long one is a command of the bench crate.
+//! A short comparison of every algorithm with its oracle. The long one is a command of the bench crate.
 
 use tollgate_core::testing::oracle;
 

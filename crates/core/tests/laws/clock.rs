@@ -1,4 +1,4 @@
-//! A clock that moves both ways gives nothing twice and locks nobody out.
+//! A clock that moves both ways grants nothing twice and locks no key out.
 
 use crate::keys::{Key, START, any_limit, capacity, span};
 use proptest::prelude::*;
@@ -42,7 +42,7 @@ fn admitted_max(limit: &Limit, forward: u64) -> (u128, u128) {
         Limit::FixedWindow(it) => envelope(it.rate().units(), it.rate().period().get(), 2 * it.rate().units()),
         Limit::SlidingCounter(it) => envelope(it.rate().units(), it.rate().period().get(), 2 * it.rate().units()),
         Limit::SlidingLog(it) => envelope(it.rate().units(), it.rate().period().get(), it.rate().units()),
-        // Nothing is given back here, so slots come back only as leases run out.
+        // Nothing is released here, so slots are free only as leases expire.
         Limit::Concurrency(it) => envelope(it.slots(), it.lease_ttl().get(), it.slots()),
         Limit::Cell(it) => {
             let mut key = Key::new(*limit);
@@ -77,7 +77,7 @@ proptest! {
     fn locks_nobody_out_for_longer_than_the_limit_takes_to_fill(
         (limit, moves) in any_limit().prop_flat_map(|limit| (Just(limit), clock_moves(limit)))
     ) {
-        // A window that was set back keeps its time and lasts on to a seam: two periods at the most.
+        // A window that was set back keeps its time and lasts on to a boundary: two periods at most.
         let mut full = Key::new(limit);
         full.take(capacity(&limit), START + 1);
         let filling = full.peek(0, START + 1).decision.standing().reset_after.get();
@@ -89,8 +89,8 @@ proptest! {
         for ClockMove { us: by, cost } in moves {
             us = us.saturating_add_signed(by);
             let reset_after = key.take(cost, us).standing().reset_after.get();
-            prop_assert!(reset_after <= longest, "told {reset_after} us, full after {longest}");
-            // What was told holds from the later of now and the last write on, which is within the slack.
+            prop_assert!(reset_after <= longest, "resets in {reset_after} us, full after {longest}");
+            // The reset counts from the later of now and the last write, which is within the slack.
             let later = us + reset_after + Now::SLACK.get();
             prop_assert_eq!(key.peek(0, later).decision, Key::new(limit).peek(0, later).decision);
         }

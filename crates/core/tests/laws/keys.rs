@@ -6,7 +6,7 @@ use tollgate_core::{
     Receipt, Retry, SlidingCounter, SlidingLog, State, Step, Timestamp, TokenBucket,
 };
 
-/// Long after the epoch and on a seam of most windows.
+/// Long after the epoch and on a boundary of most windows.
 pub(crate) const START: u64 = 1_700_006_400_000_000;
 
 /// What a store does with one key: keeps what is allowed, and repairs.
@@ -134,7 +134,7 @@ pub(crate) fn span(limit: &Limit) -> u64 {
     }
 }
 
-/// Up to 36 days, so that no law runs into the end of the clock; the referees' run goes further.
+/// Up to 36 days, so that no law runs into the end of the clock; the comparison with the oracles goes further.
 pub(crate) fn any_rate() -> impl Strategy<Value = Rate> {
     let period = prop_oneof![
         Just(1_000),

@@ -1,4 +1,4 @@
-//! Refund and undo: what is given back was taken, and not more.
+//! Refund and undo: only what was taken is returned.
 
 use crate::keys::{Key, any_bucket, any_cell, any_limit, any_log, any_queue, any_window, capacity, requests, span};
 use crate::standings::used_key;

@@ -1,4 +1,4 @@
-//! A state written as numbers is the same state; numbers that no limit wrote are refused or harmless.
+//! A state written as numbers is the same state; numbers that no limit wrote are rejected or harmless.
 
 use crate::keys::{Key, any_limit, capacity, span};
 use crate::standings::used_key;
