@@ -26,11 +26,11 @@ pub(crate) struct VerdictEvent<'a> {
     pub(crate) rules: &'a RuleSet,
     /// The attempt.
     pub(crate) attempt: &'a Attempt<'a>,
-    /// Whether its cost was consumed or refunded.
+    /// Consumption or refund of its cost.
     pub(crate) direction: Direction,
-    /// What was decided.
+    /// Its verdict.
     pub(crate) verdict: ObservedVerdict<'a>,
-    /// Whether the whole request is allowed, of which this may be one of several attempts.
+    /// True if the whole request is allowed, of which this may be one of several attempts.
     pub(crate) request_allowed: bool,
     /// The protocol it arrived over.
     pub(crate) protocol: Protocol,
@@ -43,7 +43,7 @@ pub(crate) enum ObservedVerdict<'a> {
     Rules(&'a Verdict<'a>),
     /// Of an inline limit.
     Inline {
-        /// Whether it allows.
+        /// True if it allows.
         allowed: bool,
         /// The decision, if the store made one.
         decision: Option<&'a Decision>,

@@ -1,4 +1,4 @@
-//! `envoy_rules.counters`: how counters of envoyproxy/ratelimit are kept, where the store is a Redis server.
+//! `envoy_rules.counters`: counters in envoyproxy/ratelimit's own keys, on a Redis store.
 
 use crate::config::reader::{SettingsReader, without_snippet};
 use crate::config::{RedisSettings, StoreSettings};
@@ -8,18 +8,18 @@ use tollgate_limiter::core::quantity;
 use tollgate_limiter::core::yaml::{Fields, Node, NodeKind};
 use tollgate_limiter::store::redis::RedisCountersOptions;
 
-/// How they are kept.
+/// The settings of those counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RatelimitCounterSettings {
-    /// What their keys begin with.
+    /// The prefix of their keys.
     pub prefix: String,
-    /// Keys live as long as their window, and less than so many seconds longer.
+    /// The bound in seconds on the random time that keys outlive their window.
     pub jitter: u32,
-    /// How many bytes of keys that are over their limit are remembered here.
+    /// The size in bytes of the local cache of keys over their limit.
     pub local_cache: usize,
-    /// Whether a request that one limit refuses is counted by that one only.
+    /// True if a request that one limit denies is counted by that limit only.
     pub stop_when_over: bool,
-    /// Where windows of a second are counted, if not where all others are.
+    /// The server for windows of one second, if it is another one.
     pub per_second: Option<Box<RedisSettings>>,
 }
 
@@ -36,7 +36,7 @@ impl Default for RatelimitCounterSettings {
 }
 
 impl RatelimitCounterSettings {
-    /// The same as the store takes them.
+    /// Converts them to options of the store.
     ///
     /// # Errors
     /// Those of the server for windows of a second: see [`RedisSettings::options`].
@@ -57,7 +57,7 @@ impl RatelimitCounterSettings {
 }
 
 impl SettingsReader<'_> {
-    /// A store that keeps the counters of `envoy_rules`, if there are any, as these say.
+    /// Adds the counters of `envoy_rules`, if there are any, to the store settings.
     pub(crate) fn with_ratelimit_counters(
         &mut self,
         store: StoreSettings,
@@ -74,8 +74,7 @@ impl SettingsReader<'_> {
             StoreSettings::Redis(redis) => StoreSettings::Redis(redis.with_ratelimit_counters(counters)),
             memory @ StoreSettings::Memory(_) => {
                 if let Some(node) = setting.filter(|_| counters != RatelimitCounterSettings::default()) {
-                    let unused =
-                        Problem::warning(&node.location, "nobody else can count in the memory of this program");
+                    let unused = Problem::warning(&node.location, "`counters` has no effect with the memory store");
                     self.problems
                         .push(unused.with_hint("take it out, or name a Redis server under `store`"));
                 }
@@ -133,7 +132,7 @@ fn prefix(text: &str) -> Result<String, ValueError> {
     }
 }
 
-/// Whole seconds, also none.
+/// Parses whole seconds, zero included.
 fn seconds(text: &str) -> Result<u32, ValueError> {
     let span = quantity::parse_duration(text)?;
     let second = Micros::from_secs(1).get();

@@ -1,5 +1,5 @@
-//! The environment of envoyproxy/ratelimit as settings of ours: the lowest layer, for those who change the image and nothing
-//! else. It is there when `RUNTIME_ROOT` is set.
+//! The environment of envoyproxy/ratelimit as the lowest layer of settings, for users who change nothing but the image. It is
+//! used when `RUNTIME_ROOT` is set.
 
 mod names;
 mod server;
@@ -13,18 +13,18 @@ use tollgate_limiter::core::problem::{Location, Origin, Problem, Problems};
 use tollgate_limiter::core::quantity;
 use tollgate_limiter::core::yaml::{MapKey, Node, NodeKind};
 
-/// What the variables come to.
+/// The settings that the variables describe.
 #[derive(Debug)]
 pub(crate) struct RatelimitEnv {
     /// The settings, a map.
     pub(crate) root: Node,
-    /// What the values were written in.
+    /// The origins of the values.
     pub(crate) origins: Vec<Arc<Origin>>,
-    /// What is different from what a variable asks for.
+    /// Notes on variables that have a different effect here.
     pub(crate) notes: Vec<Problem>,
 }
 
-/// Variables half read.
+/// The state of reading the variables.
 struct EnvReader<'v> {
     variables: HashMap<&'v str, &'v str>,
     env: RatelimitEnv,
@@ -32,7 +32,7 @@ struct EnvReader<'v> {
 }
 
 impl RatelimitEnv {
-    /// The layer of these variables, if they are meant for it. What is empty counts as not set.
+    /// Reads the variables, if `RUNTIME_ROOT` is set. An empty value counts as not set.
     pub(crate) fn read(variables: &[(String, String)], problems: &mut Problems) -> Option<Self> {
         let set = variables.iter().filter(|(_, value)| !value.is_empty());
         let variables: HashMap<&str, &str> = set.map(|(name, value)| (&**name, &**value)).collect();
@@ -59,13 +59,13 @@ impl RatelimitEnv {
     }
 }
 
-/// Whether these variables let several files have one domain, wherever those files are.
+/// True if these variables let several files share a domain.
 pub fn merges_domains(variables: &[(String, String)]) -> bool {
     let variable = variables.iter().find(|(name, _)| name == MERGE_DOMAINS);
     variable.is_some_and(|(_, value)| parse_bool(value) == Some(true))
 }
 
-/// `true` or `false`, in any of the ways Go reads them.
+/// Parses a boolean in any spelling that Go accepts.
 fn parse_bool(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
@@ -79,7 +79,7 @@ impl<'v> EnvReader<'v> {
         self.variables.get(name).copied()
     }
 
-    /// A place that tells the name of a variable and never its value, which may be a secret.
+    /// A location that names a variable and never its value, which may be a secret.
     fn location(&mut self, name: &str) -> Location {
         let known = self.env.origins.iter().find(|origin| &*origin.name == name);
         if let Some(origin) = known {
@@ -90,7 +90,7 @@ impl<'v> EnvReader<'v> {
         Location::start(&origin)
     }
 
-    /// Puts a value at the path of a setting, on account of a variable.
+    /// Sets the value at the path of a setting, with a variable as its origin.
     fn put(&mut self, path: &[&str], name: &str, kind: NodeKind) {
         let location = self.location(name);
         let mut target = &mut self.env.root;
@@ -131,7 +131,7 @@ impl<'v> EnvReader<'v> {
         self.env.notes.push(Problem::warning(&location, text).with_hint(hint));
     }
 
-    /// `true` or `false`. None if it is not set or neither.
+    /// Reads a boolean. `None` if it is not set or invalid.
     fn flag(&mut self, name: &str) -> Option<bool> {
         let flag = parse_bool(self.find(name)?);
         if flag.is_none() {
@@ -140,7 +140,7 @@ impl<'v> EnvReader<'v> {
         flag
     }
 
-    /// A number that is not negative.
+    /// Reads a non-negative number.
     fn number(&mut self, name: &str, example: &str) -> Option<u64> {
         let number = self.find(name)?.parse().ok();
         if number.is_none() {
@@ -150,7 +150,7 @@ impl<'v> EnvReader<'v> {
         number
     }
 
-    /// The folder of files, and what holds for them.
+    /// Reads the directory of the files and their options.
     fn files(&mut self, root: &str) {
         let folder_name = |name| self.find(name).unwrap_or_default().trim_matches('/');
         let subdirectory = folder_name("RUNTIME_SUBDIRECTORY");
@@ -170,13 +170,13 @@ impl<'v> EnvReader<'v> {
             ("FORCE_START_WITHOUT_INITIAL_CONFIG", "force_start"),
             ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "healthy_with_rules"),
         ]);
-        // Both are so whatever they say: a look at each file sees a link that was swapped and a file that was written.
+        // Both always apply: each file is polled, which sees swapped links and written files alike.
         for name in ["RUNTIME_WATCH_ROOT", "RUNTIME_IGNOREDOTFILES"] {
             self.flag(name);
         }
     }
 
-    /// Flags that are settings of `envoy_rules`.
+    /// Reads booleans that are settings of `envoy_rules`.
     fn flags(&mut self, flags: &[(&str, &str)]) {
         for (name, key) in flags {
             if let Some(flag) = self.flag(name) {
@@ -185,7 +185,7 @@ impl<'v> EnvReader<'v> {
         }
     }
 
-    /// How requests are answered.
+    /// Reads the answer modes.
     fn modes(&mut self) {
         self.flags(&[
             ("SHADOW_MODE", "shadow_mode"),
@@ -196,7 +196,7 @@ impl<'v> EnvReader<'v> {
         if let Some(ratio) = self.find("NEAR_LIMIT_RATIO") {
             match ratio.parse::<f32>() {
                 Ok(share) if (0.0..=1.0).contains(&share) => {
-                    // As the setting can be written: with a digit before the point, and at most six behind it.
+                    // In the form of the setting: a digit before the point and at most six after it.
                     let text = match quantity::parse_share(ratio) {
                         Ok(_) => ratio.to_owned(),
                         Err(_) => format!("{share:.6}"),
@@ -256,7 +256,7 @@ impl<'v> EnvReader<'v> {
         }
     }
 
-    /// What has no setting here.
+    /// Notes the variables without an equivalent.
     fn unsupported(&mut self) {
         for (name, text, hint) in names::unsupported() {
             let is_set = match self.find(name) {
@@ -272,7 +272,7 @@ impl<'v> EnvReader<'v> {
     }
 }
 
-/// The variable that says where the files are, and that this environment is meant.
+/// The variable that names the files' directory and enables this environment.
 pub(crate) const RUNTIME_ROOT: &str = "RUNTIME_ROOT";
 const MERGE_DOMAINS: &str = "MERGE_DOMAIN_CONFIG";
 

@@ -1,4 +1,4 @@
-//! `envoy_rules`: files of envoyproxy/ratelimit, and how they are meant.
+//! `envoy_rules`: files of envoyproxy/ratelimit and their options.
 
 use super::{CompatModes, HeaderNames};
 use crate::config::RawSettings;
@@ -13,19 +13,19 @@ use tollgate_limiter::core::yaml::{Node, NodeKind};
 pub(crate) struct RatelimitRules<'w> {
     pub(crate) files: &'w [Node],
     pub(crate) merges_domains: bool,
-    /// Every limit is a quota.
+    /// True if every limit is a quota.
     pub(crate) quotas: bool,
-    /// A server starts though the files cannot be used, and takes them when they can.
+    /// True if the server starts without valid files, and installs them once they are valid.
     pub(crate) may_be_missing: bool,
-    /// A file that cannot be used does not keep the others from being taken.
+    /// True if a broken file is quarantined and the others are loaded.
     pub(crate) isolates_files: bool,
-    /// How requests are answered.
+    /// The answer modes.
     pub(crate) modes: CompatModes,
     pub(crate) options: RatelimitOptions,
 }
 
 impl<'w> RatelimitRules<'w> {
-    /// As it is written: files, or a map.
+    /// Reads the setting: files, or a map.
     pub(crate) fn read(settings: &'w RawSettings, problems: &mut Problems) -> Self {
         let Some(node) = settings.setting("envoy_rules") else {
             return Self::default();
@@ -76,7 +76,7 @@ impl<'w> RatelimitRules<'w> {
     }
 }
 
-/// Whether answers carry headers, or how those are called.
+/// Reads the response headers: a boolean, or their names.
 fn headers(node: &Node, problems: &mut Problems) -> Option<HeaderNames> {
     let NodeKind::Map(_) = node.kind else {
         return node.flag(problems)?.then(HeaderNames::default);
@@ -102,7 +102,7 @@ fn headers(node: &Node, problems: &mut Problems) -> Option<HeaderNames> {
     })
 }
 
-/// As it is written: Envoy writes it in lower case anyway.
+/// Parses a header name, keeping its case: Envoy sends it in lower case anyway.
 fn header_name(text: &str) -> Result<String, ValueError> {
     match HeaderName::from_bytes(text.as_bytes()) {
         Ok(_) => Ok(text.to_owned()),
@@ -131,7 +131,7 @@ pub(crate) const RATELIMIT_KEYS: [&str; 14] = [
     "isolate_files",
 ];
 
-/// What Envoy writes by itself. Who comes from envoyproxy/ratelimit may have chosen these names, so they are no mistake.
+/// Headers that Envoy writes itself. Users of envoyproxy/ratelimit may have chosen these names, so they are only a warning.
 const ENVOY_HEADERS: [&str; 4] = [
     "X-RateLimit-Limit",
     "X-RateLimit-Remaining",

@@ -41,7 +41,7 @@ fn counters_of_envoyproxy_are_kept_as_is_said() {
     }
     let (config, messages) = read("envoy_rules: { files: a.yaml, counters: { prefix: x } }");
     assert!(
-        config.is_some() && messages.contains("nobody else can count in the memory"),
+        config.is_some() && messages.contains("has no effect with the memory store"),
         "{messages}"
     );
 }

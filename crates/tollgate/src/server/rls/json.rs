@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 pub struct JsonError {
     /// The invalid member, such as `descriptors[0].entries`; empty for the whole request.
     pub field: String,
-    /// What is wrong with it, and the next step.
+    /// The error and the next step.
     pub detail: String,
 }
 

@@ -1,8 +1,8 @@
-//! The names of envoyproxy/ratelimit's variables, and what is said of those that are no settings here.
+//! The names of envoyproxy/ratelimit's variables, and the notes on those without an equivalent setting.
 
 use super::RUNTIME_ROOT;
 
-/// Whether a variable is one of them.
+/// True if a variable is one of them.
 pub(crate) fn is_known(name: &str) -> bool {
     all().any(|known| known == name)
 }
@@ -13,7 +13,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static str> {
     settings.chain(unsupported().map(|(name, ..)| name))
 }
 
-/// Those that nothing here is set by, with what is so instead and what can be done.
+/// Variables without an equivalent, each with what applies instead and the next step.
 pub(super) fn unsupported() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
     let all = UNSUPPORTED.iter();
     all.flat_map(|(names, text, hint)| names.iter().map(move |name| (*name, *text, *hint)))
@@ -72,7 +72,7 @@ const SETTINGS: [&str; 50] = [
     "LIMIT_RESET_HEADER",
 ];
 
-/// Names that share their words: what is so instead, and what can be done.
+/// Variables that share a note: what applies instead, and the next step.
 type Group = (&'static [&'static str], &'static str, &'static str);
 
 const UNSUPPORTED: [Group; 11] = [

@@ -1,4 +1,4 @@
-//! Where it listens, and with which certificates.
+//! Variables of the listeners and their certificates.
 
 use super::EnvReader;
 use tollgate_limiter::core::yaml::{Node, NodeKind};
@@ -15,7 +15,7 @@ impl EnvReader<'_> {
             ),
             None => self.listen("grpc", ("GRPC_HOST", "GRPC_PORT"), 8081),
         }
-        // It had none, and on many machines a second Redis is at the usual port.
+        // envoyproxy/ratelimit has no such port, and on many machines a Redis uses the default one.
         self.put(
             &["server", "resp"],
             super::RUNTIME_ROOT,
@@ -26,7 +26,7 @@ impl EnvReader<'_> {
         }
     }
 
-    /// Its defaults can be reached from everywhere, and whoever comes from there relies on it.
+    /// Sets a listen address. The defaults listen on all interfaces, as its users rely on.
     fn listen(&mut self, key: &str, (host, port): (&str, &str), default: u16) {
         let number = match self.find(port).map(str::parse::<u16>) {
             None => default,
@@ -60,7 +60,7 @@ impl EnvReader<'_> {
         );
     }
 
-    /// Only gRPC had TLS: probes go to the HTTP port without.
+    /// Sets TLS for gRPC only: probes use the HTTP port without it.
     fn tls(&mut self) {
         for (name, key) in [
             ("GRPC_SERVER_TLS_CERT", "cert"),

@@ -1,4 +1,4 @@
-//! Where counters are kept, and how those are that it shares with envoyproxy/ratelimit.
+//! Variables of the store, and of the counters shared with envoyproxy/ratelimit.
 
 use super::EnvReader;
 use tollgate_limiter::core::yaml::NodeKind;
@@ -44,17 +44,13 @@ impl EnvReader<'_> {
                 );
             }
             Some(_) => {
-                return self.error(
-                    "BACKEND_TYPE",
-                    "this is not a place for counters",
-                    "write `BACKEND_TYPE=redis`",
-                );
+                return self.error("BACKEND_TYPE", "unknown backend", "write `BACKEND_TYPE=redis`");
             }
         }
         if self.find(MAIN.url).is_none() {
             return self.note(
                 MAIN.url,
-                "it is not set, so each instance keeps counters of its own, in memory",
+                "not set, so each instance keeps its own counters in memory",
                 "name a server for all of them: `REDIS_SOCKET_TYPE=tcp REDIS_URL=redis:6379`",
             );
         }
@@ -75,7 +71,7 @@ impl EnvReader<'_> {
         if let Some(auth) = self.find(names.sentinel_auth) {
             let password = match auth.split_once(':') {
                 Some((_, password)) => {
-                    let text = "sentinels are shown a password and no user";
+                    let text = "sentinels get a password and no user name";
                     self.note(names.sentinel_auth, text, "give their default user that password");
                     password
                 }
@@ -100,7 +96,7 @@ impl EnvReader<'_> {
         }
     }
 
-    /// What the variables name, as an address of ours.
+    /// The store URL that the variables describe.
     fn url(&mut self, names: &RedisVariables, has_tls: bool) -> Option<String> {
         let Some(address) = self.find(names.url) else {
             let hint = format!("write for example `{}=tcp {}=redis:6379`", names.socket, names.url);
@@ -151,12 +147,12 @@ impl EnvReader<'_> {
         }
     }
 
-    /// Whether it is a socket in the file system: many say so for a host by leaving the kind of socket at its default.
+    /// True if the address is a Unix socket: many leave the socket type of a host at its default, `unix`.
     fn is_socket(&self, address: &str, names: &RedisVariables) -> bool {
         address.starts_with('/') || (self.find(names.socket) == Some("unix") && !address.contains(':'))
     }
 
-    /// What it takes to count together with a running envoyproxy/ratelimit.
+    /// The settings for counting in the same keys as a running envoyproxy/ratelimit.
     fn counters(&mut self) {
         let at = |key| ["envoy_rules", "counters", key];
         let prefix = self.find("CACHE_KEY_PREFIX").unwrap_or_default();
@@ -179,7 +175,7 @@ impl EnvReader<'_> {
     }
 }
 
-/// A user or a password as it stands in a URL.
+/// Percent-encodes a user name or a password for a URL.
 fn percent_encode(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     text.bytes().fold(String::new(), |mut encoded, byte| {

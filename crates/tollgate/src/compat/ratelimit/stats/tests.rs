@@ -1,4 +1,4 @@
-//! What is counted of descriptors, and under which names.
+//! Statistics of descriptors, and their names.
 
 use crate::compat::ratelimit::CompatModes;
 use crate::server::gate::Gate;
@@ -91,7 +91,7 @@ fn check(gate: &Gate, domain: &str, way: Direction, descriptors: &[(&str, u64)])
     poll_ready(gate.snapshot(Protocol::Grpc).check_all(&items)).allowed
 }
 
-/// What is told of one name: what is not zero.
+/// The statistics of one name that are not zero.
 fn stats_of(gate: &Gate, path: &str) -> Vec<String> {
     let prefix = format!("ratelimit.service.rate_limit.{path}.");
     let text = gate.ratelimit_stats();
