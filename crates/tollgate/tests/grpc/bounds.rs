@@ -1,7 +1,5 @@
 //! What one caller may use up.
 
-use crate::client::{Client, SHOULD_RATE_LIMIT, asks, framed, of};
-use crate::server::{Server, settings};
 use bytes::Bytes;
 use prost::Message;
 use std::sync::Arc;
@@ -11,40 +9,41 @@ use tollgate::server::auth::tokens::{Keyring, Rights, TokenSecret, Tokens};
 use tollgate::server::grpc::{self, GrpcSettings};
 use tollgate::server::net::listen::{Address, Listener};
 use tollgate::server::rls::RateLimitRequest;
+use tollgate_test_kit::grpc::{Client, GrpcServer, SHOULD_RATE_LIMIT, descriptor, framed, request_for, settings};
 
 const RULES: &str = "- { id: x, limit: 10/min }\n";
 
 #[test]
 fn what_is_too_large_is_refused_and_takes_nothing() {
-    let server = Server::start(RULES);
+    let server = GrpcServer::start(RULES);
     let mut client = server.connect();
     let long = |length| "x".repeat(length);
     let refused = [
-        asks((0..65).map(|_| of(&[]))),
-        asks([of(&[("k", "v"); 65])]),
-        asks([of(&[(&long(257), "v")])]),
-        asks([of(&[("", "v")])]),
-        asks([of(&[("k", &long(8 * 1024 + 1))])]),
+        request_for((0..65).map(|_| descriptor(&[]))),
+        request_for([descriptor(&[("k", "v"); 65])]),
+        request_for([descriptor(&[(&long(257), "v")])]),
+        request_for([descriptor(&[("", "v")])]),
+        request_for([descriptor(&[("k", &long(8 * 1024 + 1))])]),
         RateLimitRequest {
             domain: long(257),
-            ..asks([of(&[])])
+            ..request_for([descriptor(&[])])
         },
     ];
     for request in refused {
-        assert_eq!(client.refused(&request).0, 3, "{request:?}");
+        assert_eq!(client.rejected(&request).0, 3, "{request:?}");
     }
     // More than a message may hold, whatever is in it.
-    let large = asks((0..9).map(|_| of(&[("k", &long(8 * 1024))])));
-    assert!(client.refused(&large).0 > 0);
-    let taken = asks([of(&[("k", &long(8 * 1024))])]);
-    assert_eq!(client.ask(&taken).statuses[0].limit_remaining, 9);
+    let large = request_for((0..9).map(|_| descriptor(&[("k", &long(8 * 1024))])));
+    assert!(client.rejected(&large).0 > 0);
+    let taken = request_for([descriptor(&[("k", &long(8 * 1024))])]);
+    assert_eq!(client.should_rate_limit(&taken).statuses[0].limit_remaining, 9);
 }
 
 #[test]
 fn what_is_no_call_is_told_so() {
-    let server = Server::start(RULES);
+    let server = GrpcServer::start(RULES);
     let mut client = server.connect();
-    let message = asks([of(&[])]).encode_to_vec();
+    let message = request_for([descriptor(&[])]).encode_to_vec();
     for path in [
         "/",
         "/x",
@@ -79,9 +78,9 @@ fn what_is_no_call_is_told_so() {
 
 #[test]
 fn headers_that_are_too_large_are_refused() {
-    let server = Server::start(RULES);
+    let server = GrpcServer::start(RULES);
     let mut client = server.connect();
-    let message = asks([of(&[])]).encode_to_vec();
+    let message = request_for([descriptor(&[])]).encode_to_vec();
     let large = "x".repeat(17 * 1024);
     let refused = client.try_call(SHOULD_RATE_LIMIT, &message, &[("x-large", &large)]);
     assert!(refused.map_or(true, |answer| answer.http == 431), "it was answered");
@@ -90,7 +89,7 @@ fn headers_that_are_too_large_are_refused() {
 
 #[test]
 fn a_connection_without_calls_is_told_to_go() {
-    let server = Server::start_with(
+    let server = GrpcServer::start_with(
         RULES,
         GrpcSettings {
             idle_timeout: Duration::from_millis(50),
@@ -98,14 +97,14 @@ fn a_connection_without_calls_is_told_to_go() {
         },
     );
     let mut client = server.connect();
-    client.ask(&asks([of(&[])]));
+    client.should_rate_limit(&request_for([descriptor(&[])]));
     // In good order.
     server.runtime.block_on(client.connection).unwrap().unwrap();
 }
 
 #[test]
 fn who_says_nothing_is_cut_off_long_before() {
-    let server = Server::start_with(
+    let server = GrpcServer::start_with(
         RULES,
         GrpcSettings {
             header_timeout: Duration::from_millis(50),
@@ -113,14 +112,14 @@ fn who_says_nothing_is_cut_off_long_before() {
         },
     );
     let mut speaks = server.connect();
-    speaks.ask(&asks([of(&[])]));
+    speaks.should_rate_limit(&request_for([descriptor(&[])]));
     for bytes in [&b""[..], b"PRI * HTTP/2.0"] {
         let mut silent = std::net::TcpStream::connect(server.address).unwrap();
         silent.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         std::io::Write::write_all(&mut silent, bytes).unwrap();
         std::io::Read::read_to_end(&mut silent, &mut Vec::new()).unwrap();
     }
-    speaks.ask(&asks([of(&[])]));
+    speaks.should_rate_limit(&request_for([descriptor(&[])]));
 }
 
 #[test]
@@ -129,7 +128,7 @@ fn who_calls_nothing_is_told_to_go_long_before() {
     tokens
         .add("shop", TokenSecret::Plain("0123456789abcdef"), Rights::CHECK)
         .unwrap();
-    let server = Server::start_with(
+    let server = GrpcServer::start_with(
         RULES,
         GrpcSettings {
             header_timeout: Duration::from_millis(50),
@@ -137,7 +136,7 @@ fn who_calls_nothing_is_told_to_go_long_before() {
             ..settings()
         },
     );
-    let message = asks([of(&[])]).encode_to_vec();
+    let message = request_for([descriptor(&[])]).encode_to_vec();
     // In good order. Calls of somebody whom nobody knows are none.
     let quiet = server.connect();
     server.runtime.block_on(quiet.connection).unwrap().unwrap();
@@ -149,13 +148,13 @@ fn who_calls_nothing_is_told_to_go_long_before() {
 
 #[test]
 fn a_message_of_as_much_as_is_allowed_is_answered() {
-    let server = Server::start(RULES);
+    let server = GrpcServer::start(RULES);
     let mut client = server.connect();
     let value = "x".repeat(8 * 1024);
     // Several frames of HTTP/2, and the last byte that there is room for.
     let of_size = |rest: usize| {
-        let descriptors = (0..7).map(|_| of(&[("k", &value)]));
-        asks(descriptors.chain([of(&[("k", &value[..rest])])]))
+        let descriptors = (0..7).map(|_| descriptor(&[("k", &value)]));
+        request_for(descriptors.chain([descriptor(&[("k", &value[..rest])])]))
     };
     let rest = 8 * 1024 - (of_size(8 * 1024).encoded_len() - 64 * 1024);
     let message = of_size(rest).encode_to_vec();
@@ -167,7 +166,7 @@ fn a_message_of_as_much_as_is_allowed_is_answered() {
 
 #[test]
 fn a_call_comes_by_a_unix_socket_too() {
-    let server = Server::start(RULES);
+    let server = GrpcServer::start(RULES);
     let path = std::env::temp_dir().join(format!("tollgate-grpc-{}.sock", std::process::id()));
     let listener = server
         .runtime
@@ -177,14 +176,24 @@ fn a_call_comes_by_a_unix_socket_too() {
     let serving = server.runtime.spawn(serve);
     let stream = server.runtime.block_on(UnixStream::connect(&path)).unwrap();
     let mut client = Client::over(&server.runtime, stream);
-    assert_eq!(client.ask(&asks([of(&[])])).statuses[0].limit_remaining, 9);
-    assert_eq!(server.connect().ask(&asks([of(&[])])).statuses[0].limit_remaining, 8);
+    assert_eq!(
+        client.should_rate_limit(&request_for([descriptor(&[])])).statuses[0].limit_remaining,
+        9
+    );
+    assert_eq!(
+        server
+            .connect()
+            .should_rate_limit(&request_for([descriptor(&[])]))
+            .statuses[0]
+            .limit_remaining,
+        8
+    );
     serving.abort();
 }
 
 #[test]
 fn a_connection_becomes_only_so_old() {
-    let server = Server::start_with(
+    let server = GrpcServer::start_with(
         RULES,
         GrpcSettings {
             idle_timeout: Duration::from_millis(20),
@@ -194,7 +203,7 @@ fn a_connection_becomes_only_so_old() {
     );
     let mut client = server.connect();
     // Busy all the time, and told to go all the same.
-    let message = asks([of(&[])]).encode_to_vec();
+    let message = request_for([descriptor(&[])]).encode_to_vec();
     while client.try_call(SHOULD_RATE_LIMIT, &message, &[]).is_ok() {}
     assert_eq!(server.connect().call(SHOULD_RATE_LIMIT, &message).status, Some(0));
 }

@@ -1,12 +1,11 @@
 //! Files of envoyproxy/ratelimit over gRPC: what is answered to its users' requests, and to those that make no sense.
 
-use crate::client::{SHOULD_RATE_LIMIT, hits, of};
-use crate::server::Server;
 use prost::Message;
 use serde_json::{Value, json};
 use tollgate::server::rls::rate_limit_descriptor::RateLimitOverride;
 use tollgate::server::rls::{RateLimitDescriptor, RateLimitRequest, json as as_json};
 use tollgate_limiter::core::rules::ratelimit::RatelimitOptions;
+use tollgate_test_kit::grpc::{GrpcServer, SHOULD_RATE_LIMIT, descriptor, hits};
 
 /// At 22:34:05 a minute has 55 s left, and a day 5155.
 const FILE: &str = "
@@ -55,7 +54,7 @@ fn request(domain: &str, descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequ
 }
 
 fn one(key: &str, value: &str) -> RateLimitDescriptor {
-    of(&[(key, value)])
+    descriptor(&[(key, value)])
 }
 
 fn with_limit(mut descriptor: RateLimitDescriptor, requests_per_unit: u32, unit: i32) -> RateLimitDescriptor {
@@ -76,8 +75,8 @@ fn word(value: &Value, path: &str) -> String {
 }
 
 /// The overall code, and of each status its code, limit, unit, what is left, and seconds.
-fn summary(server: &Server, request: &RateLimitRequest) -> Vec<String> {
-    let answer = as_json::encode(&server.connect().ask(request));
+fn summary(server: &GrpcServer, request: &RateLimitRequest) -> Vec<String> {
+    let answer = as_json::encode(&server.connect().should_rate_limit(request));
     let status = |status: &Value| {
         let limit = match status.get("currentLimit") {
             None => "no limit".to_owned(),
@@ -132,10 +131,10 @@ fn each_kind_of_descriptor_is_answered_as_its_users_know_it() {
             vec![vec![one("user", "")]],
             &["OK", "OK 3/MINUTE 2 55s"],
         ),
-        ("no entries", vec![vec![of(&[])]], &["OK", "OK no limit - -"]),
+        ("no entries", vec![vec![descriptor(&[])]], &["OK", "OK no limit - -"]),
         (
             "deeper than the file",
-            vec![vec![of(&[("user", "u"), ("more", "x")])]],
+            vec![vec![descriptor(&[("user", "u"), ("more", "x")])]],
             &["OK", "OK no limit - -"],
         ),
         (
@@ -228,7 +227,7 @@ fn each_kind_of_descriptor_is_answered_as_its_users_know_it() {
         ),
     ];
     for (what, requests, expected) in cases {
-        let server = Server::start_envoy(FILE, RatelimitOptions::default());
+        let server = GrpcServer::start_ratelimit(FILE, RatelimitOptions::default());
         let answers = requests
             .into_iter()
             .map(|descriptors| summary(&server, &request("shop", descriptors)));
@@ -238,7 +237,7 @@ fn each_kind_of_descriptor_is_answered_as_its_users_know_it() {
 
 #[test]
 fn a_shadow_says_what_it_would_and_refuses_nothing() {
-    let server = Server::start_envoy(FILE, RatelimitOptions::default());
+    let server = GrpcServer::start_ratelimit(FILE, RatelimitOptions::default());
     for _ in 0..3 {
         assert_eq!(summary(&server, &request("shop", vec![one("shadow", "x")]))[0], "OK");
     }
@@ -247,7 +246,7 @@ fn a_shadow_says_what_it_would_and_refuses_nothing() {
 #[test]
 fn strictly_a_refused_request_takes_nothing_from_the_others() {
     for (options, left) in [(RatelimitOptions::default(), "OVER_LIMIT"), (strict(), "OK")] {
-        let server = Server::start_envoy(FILE, options);
+        let server = GrpcServer::start_ratelimit(FILE, options);
         let both = request("shop", vec![one("user", "u"), with_limit(one("all", "x"), 1, 2)]);
         assert_eq!(summary(&server, &both)[0], "OK");
         for _ in 0..2 {
@@ -263,7 +262,7 @@ fn strictly_a_refused_request_takes_nothing_from_the_others() {
 
 #[test]
 fn strictly_hits_of_thousands_of_millions_are_taken_as_they_are() {
-    let server = Server::start_envoy(FILE, strict());
+    let server = GrpcServer::start_ratelimit(FILE, strict());
     let huge_hits = request("shop", vec![hits(&[("huge", "x")], 1_500_000_000)]);
     for left in ["2500000000", "1000000000"] {
         assert_eq!(
@@ -277,7 +276,7 @@ fn strictly_hits_of_thousands_of_millions_are_taken_as_they_are() {
 
 #[test]
 fn an_unknown_domain_limits_nothing_whatever_is_brought_along() {
-    let server = Server::start_envoy(FILE, RatelimitOptions::default());
+    let server = GrpcServer::start_ratelimit(FILE, RatelimitOptions::default());
     for unit in [1, 0, 7, 99, -1] {
         let brought = request("nowhere", vec![with_limit(one("user", "u"), 0, unit)]);
         assert_eq!(summary(&server, &brought), ["OK", "OK no limit - -"], "{unit}");
@@ -286,7 +285,7 @@ fn an_unknown_domain_limits_nothing_whatever_is_brought_along() {
 
 #[test]
 fn what_makes_no_sense_is_told_and_the_next_request_is_answered() {
-    let server = Server::start_envoy(FILE, RatelimitOptions::default());
+    let server = GrpcServer::start_ratelimit(FILE, RatelimitOptions::default());
     let mut client = server.connect();
     let long = "x".repeat(9_000);
     let many = |number: usize| vec![RateLimitDescriptor::default(); number];
@@ -309,12 +308,12 @@ fn what_makes_no_sense_is_told_and_the_next_request_is_answered() {
         ),
         (request("shop", vec![one("", "u")]), 3, "descriptor 0"),
         (request("shop", vec![one("user", &long)]), 3, "descriptor 0"),
-        (request("shop", vec![of(&[("a", "b"); 65])]), 3, "descriptor 0"),
+        (request("shop", vec![descriptor(&[("a", "b"); 65])]), 3, "descriptor 0"),
         (request(&long, vec![one("user", "u")]), 3, "the domain has more than"),
     ] {
         let answer = client.call(SHOULD_RATE_LIMIT, &invalid.encode_to_vec());
         assert_eq!(answer.status, Some(status), "{answer:?}");
-        let text = answer.words.replace("%20", " ");
+        let text = answer.error_text.replace("%20", " ");
         assert!(text.starts_with(begins), "{text}");
     }
     let garbage = client.call(SHOULD_RATE_LIMIT, &[0xff; 64]);
@@ -342,8 +341,8 @@ descriptors:
 ";
 
 /// The metadata of an answer.
-fn metadata(server: &Server, request: &RateLimitRequest) -> Value {
-    let mut answer = as_json::encode(&server.connect().ask(request));
+fn metadata(server: &GrpcServer, request: &RateLimitRequest) -> Value {
+    let mut answer = as_json::encode(&server.connect().should_rate_limit(request));
     answer.get_mut("dynamicMetadata").map(Value::take).unwrap_or_default()
 }
 
@@ -353,7 +352,7 @@ fn what_passes_is_told_as_metadata_where_that_is_set() {
         metadata: true,
         ..RatelimitOptions::default()
     };
-    let server = Server::start_envoy(METADATA_FILE, with_metadata);
+    let server = GrpcServer::start_ratelimit(METADATA_FILE, with_metadata);
     let both = || request("shop", vec![one("a", "x"), one("b", "y")]);
     let descriptors = json!([{ "entries": ["a=x"] }, { "entries": ["b=y"] }]);
     assert_eq!(
@@ -380,6 +379,6 @@ fn what_passes_is_told_as_metadata_where_that_is_set() {
         metadata(&server, &brought),
         json!({ "domain": "shop", "descriptors": [descriptor], "hitsAddend": 5 })
     );
-    let silent = Server::start_envoy(METADATA_FILE, RatelimitOptions::default());
+    let silent = GrpcServer::start_ratelimit(METADATA_FILE, RatelimitOptions::default());
     assert_eq!(metadata(&silent, &both()), Value::Null);
 }

@@ -1,23 +1,22 @@
 //! How a server ends.
 
-use crate::client::{asks, of};
 use crate::resets::{PREFACE, frame};
-use crate::server::{Server, settings};
 use std::io::Write;
 use std::net::TcpStream;
 use std::time::Duration;
 use tollgate::server::grpc::GrpcSettings;
+use tollgate_test_kit::grpc::{GrpcServer, descriptor, request_for, settings};
 
 #[test]
 fn a_draining_server_says_goaway_and_takes_no_more() {
-    let mut server = Server::start("- { id: x, limit: 10/min }\n");
+    let mut server = GrpcServer::start("- { id: x, limit: 10/min }\n");
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()
         .unwrap();
-    let mut client = crate::client::Client::connect(&runtime, server.address);
-    client.ask(&asks([of(&[])]));
+    let mut client = tollgate_test_kit::grpc::Client::connect(&runtime, server.address);
+    client.should_rate_limit(&request_for([descriptor(&[])]));
     server.stop();
     // The server closes the connection in good order: the client sees no error.
     runtime.block_on(client.connection).unwrap().unwrap();
@@ -28,8 +27,8 @@ fn a_draining_server_says_goaway_and_takes_no_more() {
 #[test]
 fn clients_that_never_speak_or_never_answer_are_not_waited_for() {
     let drain = Duration::from_secs(60);
-    let mut server = Server::start_with("- { id: x, limit: 10/min }\n", GrpcSettings { drain, ..settings() });
-    server.connect().ask(&asks([of(&[])]));
+    let mut server = GrpcServer::start_with("- { id: x, limit: 10/min }\n", GrpcSettings { drain, ..settings() });
+    server.connect().should_rate_limit(&request_for([descriptor(&[])]));
     let greeting = [PREFACE, &frame(4, 0, 0, &[])].concat();
     // The last one does not answer the ping by which a server finds out what was sent before it stopped.
     let silent = [&b""[..], PREFACE, &greeting].map(|bytes| {

@@ -1,8 +1,7 @@
 //! Messages to the byte, as Envoy sends and reads them.
 
-use crate::client::SHOULD_RATE_LIMIT;
-use crate::server::Server;
 use tollgate_limiter::core::Micros;
+use tollgate_test_kit::grpc::{GrpcServer, SHOULD_RATE_LIMIT};
 
 const RULES: &str = "- { id: api, domain: tollgate, per: tenant, limit: 100/min, algorithm: fixed_window }\n";
 
@@ -25,7 +24,7 @@ fn bytes(hex: &str) -> Vec<u8> {
 
 #[test]
 fn requests_and_answers_are_these_bytes() {
-    let server = Server::start(RULES);
+    let server = GrpcServer::start(RULES);
     // 22:34:43, which is 17 s before the end of the minute.
     server.clock.advance(Micros::from_secs(38));
     let mut client = server.connect();

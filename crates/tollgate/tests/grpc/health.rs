@@ -1,8 +1,8 @@
 //! `grpc.health.v1`.
 
-use crate::client::Client;
-use crate::server::{Server, rule_set};
 use http_body_util::BodyExt;
+use tollgate_test_kit::grpc::{Client, GrpcServer};
+use tollgate_test_kit::rule_set;
 
 const CHECK: &str = "/grpc.health.v1.Health/Check";
 const WATCH: &str = "/grpc.health.v1.Health/Watch";
@@ -22,7 +22,7 @@ fn request_for(service: &str) -> Vec<u8> {
 
 #[test]
 fn the_server_and_its_service_are_serving_and_nobody_else_is_known() {
-    let server = Server::start("- { id: x, limit: 10/min }\n");
+    let server = GrpcServer::start("- { id: x, limit: 10/min }\n");
     let mut client = server.connect();
     for service in NAMES {
         let answer = client.call(CHECK, &request_for(service));
@@ -33,14 +33,14 @@ fn the_server_and_its_service_are_serving_and_nobody_else_is_known() {
 
 #[test]
 fn who_watches_hears_that_a_draining_server_serves_no_more() {
-    let mut server = Server::start("- { id: x, limit: 10/min }\n");
+    let mut server = GrpcServer::start("- { id: x, limit: 10/min }\n");
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()
         .unwrap();
     let mut client = Client::connect(&runtime, server.address);
-    let mut body = runtime.block_on(async { client.begin(WATCH, &[]).await.unwrap().into_body() });
+    let mut body = runtime.block_on(async { client.start_call(WATCH, &[]).await.unwrap().into_body() });
     let mut next = || runtime.block_on(async { body.frame().await.unwrap().unwrap().into_data().unwrap() });
     assert_eq!(next()[5..], SERVING);
     server.stop();
@@ -51,7 +51,7 @@ fn who_watches_hears_that_a_draining_server_serves_no_more() {
 
 #[test]
 fn a_server_that_is_healthy_with_rules_only_serves_when_they_have_come() {
-    let server = Server::start_without_rules();
+    let server = GrpcServer::start_without_rules();
     let mut client = server.connect();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -60,7 +60,7 @@ fn a_server_that_is_healthy_with_rules_only_serves_when_they_have_come() {
     let mut watching = Client::connect(&runtime, server.address);
     let mut body = runtime.block_on(async {
         watching
-            .begin(WATCH, &request_for("ratelimit"))
+            .start_call(WATCH, &request_for("ratelimit"))
             .await
             .unwrap()
             .into_body()

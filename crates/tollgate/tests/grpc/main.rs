@@ -6,9 +6,6 @@
 )]
 
 mod bounds;
-#[path = "../parts/certificates.rs"]
-mod certificates;
-mod client;
 mod descriptors;
 mod draining;
 mod generated;
@@ -17,7 +14,6 @@ mod health;
 mod reflection;
 mod resets;
 mod semantics;
-mod server;
 mod statuses;
 mod stores;
 mod tls;

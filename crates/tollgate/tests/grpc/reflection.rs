@@ -1,6 +1,5 @@
 //! Who asks what there is, is told.
-
-use crate::server::Server;
+use tollgate_test_kit::grpc::GrpcServer;
 
 /// `ServerReflectionRequest { list_services: "" }`: field 7.
 const LIST: [u8; 2] = [0x3a, 0x00];
@@ -9,7 +8,7 @@ const SYMBOL: u8 = 0x22;
 
 #[test]
 fn services_and_messages_are_described() {
-    let server = Server::start("- { id: x, limit: 10/min }\n");
+    let server = GrpcServer::start("- { id: x, limit: 10/min }\n");
     let mut client = server.connect();
     for version in ["v1", "v1alpha"] {
         let path = format!("/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo");

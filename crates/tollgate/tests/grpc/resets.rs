@@ -1,11 +1,10 @@
 //! Calls that are taken back as soon as they are made.
 
-use crate::client::{asks, of};
-use crate::server::Server;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 use tollgate::server::rls::rate_limit_response::Code;
+use tollgate_test_kit::grpc::{GrpcServer, descriptor, request_for};
 
 /// How HTTP/2 begins.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -23,7 +22,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
 
 #[test]
 fn a_client_that_does_nothing_else_is_sent_away_and_others_are_served() {
-    let server = Server::start("- { id: x, limit: 10/min }\n");
+    let server = GrpcServer::start("- { id: x, limit: 10/min }\n");
     let mut attacker = TcpStream::connect(server.address).unwrap();
     attacker.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let mut bytes = PREFACE.to_vec();
@@ -35,7 +34,13 @@ fn a_client_that_does_nothing_else_is_sent_away_and_others_are_served() {
         bytes.extend(frame(3, 0, stream, &8_u32.to_be_bytes()));
     }
     assert!(sent(&mut attacker, &bytes).contains(&GOAWAY));
-    assert_eq!(server.connect().ask(&asks([of(&[])])).overall_code(), Code::Ok);
+    assert_eq!(
+        server
+            .connect()
+            .should_rate_limit(&request_for([descriptor(&[])]))
+            .overall_code(),
+        Code::Ok
+    );
 }
 
 /// Sends all of it, as far as the server lets it, and says which kinds of frames came back until it hung up or said no more.
@@ -56,7 +61,7 @@ fn sent(attacker: &mut TcpStream, bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn floods_of_frames_end_one_connection_at_most_and_others_are_served() {
-    let server = Server::start("- { id: x, limit: 1000/min }\n");
+    let server = GrpcServer::start("- { id: x, limit: 1000/min }\n");
     let headers = |flags| frame(1, flags, 1, &[0x83, 0x86, 0x84, 0x01, 0x01, b'x']);
     let continued = [headers(0), frame(9, 0, 1, &[0x40, 1, b'a', 1, b'b']).repeat(20_000)].concat();
     let empty = [headers(4), frame(0, 0, 1, &[]).repeat(50_000)].concat();
@@ -74,7 +79,10 @@ fn floods_of_frames_end_one_connection_at_most_and_others_are_served() {
         assert!(!is_ended || kinds.contains(&GOAWAY), "{name}");
         // While it is still there.
         assert_eq!(
-            server.connect().ask(&asks([of(&[])])).overall_code(),
+            server
+                .connect()
+                .should_rate_limit(&request_for([descriptor(&[])]))
+                .overall_code(),
             Code::Ok,
             "{name}"
         );

@@ -1,12 +1,11 @@
 //! What a request of several descriptors takes, and what callers may say about it.
 
-use crate::client::{SHOULD_RATE_LIMIT, asks, hits, of};
-use crate::server::Server;
 use prost::Message;
 use tollgate::server::rls::rate_limit_response::{Code, rate_limit::Unit};
 use tollgate::server::rls::{
     RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitUnit, rate_limit_descriptor,
 };
+use tollgate_test_kit::grpc::{GrpcServer, SHOULD_RATE_LIMIT, descriptor, hits, request_for};
 
 const TENANTS: &str = "- { id: tenant, per: tenant, limit: 10/min }\n";
 
@@ -19,15 +18,17 @@ fn codes(response: &RateLimitResponse) -> (Code, Vec<(Code, u32)>) {
 }
 
 fn tenant(name: &str) -> RateLimitDescriptor {
-    of(&[("tenant", name)])
+    descriptor(&[("tenant", name)])
 }
 
 #[test]
 fn each_descriptor_has_its_status_in_order() {
-    let server = Server::start(TENANTS);
-    let response = server
-        .connect()
-        .ask(&asks([hits(&[("tenant", "a")], 3), of(&[("other", "x")]), tenant("b")]));
+    let server = GrpcServer::start(TENANTS);
+    let response = server.connect().should_rate_limit(&request_for([
+        hits(&[("tenant", "a")], 3),
+        descriptor(&[("other", "x")]),
+        tenant("b"),
+    ]));
     assert_eq!(
         codes(&response),
         (Code::Ok, vec![(Code::Ok, 7), (Code::Ok, 0), (Code::Ok, 9)])
@@ -36,52 +37,55 @@ fn each_descriptor_has_its_status_in_order() {
 
 #[test]
 fn a_refused_request_takes_nothing_anywhere() {
-    let server = Server::start(TENANTS);
+    let server = GrpcServer::start(TENANTS);
     let mut client = server.connect();
-    let refused = client.ask(&asks([tenant("a"), hits(&[("tenant", "b")], 11), tenant("c")]));
+    let refused = client.should_rate_limit(&request_for([tenant("a"), hits(&[("tenant", "b")], 11), tenant("c")]));
     // Those that would pass are told as they stand.
     let expected = vec![(Code::Ok, 10), (Code::OverLimit, 0), (Code::Ok, 10)];
     assert_eq!(codes(&refused), (Code::OverLimit, expected));
-    let peek = client.ask(&asks(["a", "b", "c"].map(|name| hits(&[("tenant", name)], 0))));
+    let peek = client.should_rate_limit(&request_for(["a", "b", "c"].map(|name| hits(&[("tenant", name)], 0))));
     assert_eq!(codes(&peek), (Code::Ok, vec![(Code::Ok, 10); 3]));
 }
 
 #[test]
 fn one_that_is_banned_keeps_the_others_from_being_charged() {
-    let server = Server::start(&format!(
+    let server = GrpcServer::start(&format!(
         "{TENANTS}- {{ id: ban, when: {{ tenant: bad }}, limit: 0/min }}\n"
     ));
     let mut client = server.connect();
-    let refused = client.ask(&asks([tenant("a"), tenant("bad")]));
+    let refused = client.should_rate_limit(&request_for([tenant("a"), tenant("bad")]));
     assert_eq!(
         codes(&refused),
         (Code::OverLimit, vec![(Code::Ok, 10), (Code::OverLimit, 0)])
     );
-    assert_eq!(codes(&client.ask(&asks([tenant("a")]))).1, [(Code::Ok, 9)]);
+    assert_eq!(
+        codes(&client.should_rate_limit(&request_for([tenant("a")]))).1,
+        [(Code::Ok, 9)]
+    );
 }
 
 #[test]
 fn the_same_counter_twice_adds_up() {
-    let server = Server::start(TENANTS);
+    let server = GrpcServer::start(TENANTS);
     let mut client = server.connect();
     let six = || hits(&[("tenant", "a")], 6);
-    let refused = client.ask(&asks([six(), six()]));
+    let refused = client.should_rate_limit(&request_for([six(), six()]));
     assert_eq!(refused.overall_code(), Code::OverLimit);
     assert_eq!(
-        codes(&client.ask(&asks([six(), tenant("a")]))),
+        codes(&client.should_rate_limit(&request_for([six(), tenant("a")]))),
         (Code::Ok, vec![(Code::Ok, 4), (Code::Ok, 3)])
     );
 }
 
 #[test]
 fn hits_of_a_request_hold_for_descriptors_without_their_own_and_zero_is_one() {
-    let server = Server::start(TENANTS);
+    let server = GrpcServer::start(TENANTS);
     let mut client = server.connect();
     let with = |hits_addend, descriptors: Vec<RateLimitDescriptor>| RateLimitRequest {
         hits_addend,
-        ..asks(descriptors)
+        ..request_for(descriptors)
     };
-    let response = client.ask(&with(
+    let response = client.should_rate_limit(&with(
         4,
         vec![tenant("a"), hits(&[("tenant", "b")], 2), hits(&[("tenant", "c")], 0)],
     ));
@@ -90,55 +94,56 @@ fn hits_of_a_request_hold_for_descriptors_without_their_own_and_zero_is_one() {
         (Code::Ok, vec![(Code::Ok, 6), (Code::Ok, 8), (Code::Ok, 10)])
     );
     assert_eq!(
-        codes(&client.ask(&with(0, vec![tenant("d")]))),
+        codes(&client.should_rate_limit(&with(0, vec![tenant("d")]))),
         (Code::Ok, vec![(Code::Ok, 9)])
     );
     // Looking at what is used up is no refusal.
-    client.ask(&with(10, vec![tenant("e")]));
+    client.should_rate_limit(&with(10, vec![tenant("e")]));
     assert_eq!(
-        codes(&client.ask(&with(0, vec![hits(&[("tenant", "e")], 0)]))),
+        codes(&client.should_rate_limit(&with(0, vec![hits(&[("tenant", "e")], 0)]))),
         (Code::Ok, vec![(Code::Ok, 0)])
     );
 }
 
 #[test]
 fn negative_hits_are_given_back_up_to_full_and_only_if_the_request_passes() {
-    let server = Server::start(TENANTS);
+    let server = GrpcServer::start(TENANTS);
     let mut client = server.connect();
     let back = |name, count| RateLimitDescriptor {
         is_negative_hits: true,
         ..hits(&[("tenant", name)], count)
     };
-    client.ask(&asks([hits(&[("tenant", "a")], 8)]));
+    client.should_rate_limit(&request_for([hits(&[("tenant", "a")], 8)]));
     assert_eq!(
-        codes(&client.ask(&asks([back("a", 3)]))),
+        codes(&client.should_rate_limit(&request_for([back("a", 3)]))),
         (Code::Ok, vec![(Code::Ok, 5)])
     );
     assert_eq!(
-        codes(&client.ask(&asks([back("a", 100)]))),
+        codes(&client.should_rate_limit(&request_for([back("a", 100)]))),
         (Code::Ok, vec![(Code::Ok, 10)])
     );
     assert_eq!(
-        codes(&client.ask(&asks([back("a", u64::MAX)]))),
+        codes(&client.should_rate_limit(&request_for([back("a", u64::MAX)]))),
         (Code::Ok, vec![(Code::Ok, 10)])
     );
-    client.ask(&asks([hits(&[("tenant", "a")], 8)]));
-    let refused = client.ask(&asks([back("a", 3), hits(&[("tenant", "b")], 11)]));
+    client.should_rate_limit(&request_for([hits(&[("tenant", "a")], 8)]));
+    let refused = client.should_rate_limit(&request_for([back("a", 3), hits(&[("tenant", "b")], 11)]));
     assert_eq!(
         codes(&refused),
         (Code::OverLimit, vec![(Code::Ok, 2), (Code::OverLimit, 0)])
     );
-    let passed = client.ask(&asks([back("a", 3), tenant("b")]));
+    let passed = client.should_rate_limit(&request_for([back("a", 3), tenant("b")]));
     assert_eq!(codes(&passed), (Code::Ok, vec![(Code::Ok, 5), (Code::Ok, 9)]));
 }
 
 #[test]
 fn entries_are_found_by_name_in_any_order_and_a_repeated_key_keeps_all_its_values() {
-    let server = Server::start(
+    let server = GrpcServer::start(
         "- { id: pair, per: [a, b], limit: 10/min }\n- { id: admins, when: { role: admin }, per: [role], limit: 5/min }\n",
     );
     let mut client = server.connect();
-    let mut left = |entries: &[(&str, &str)]| codes(&client.ask(&asks([of(entries)]))).1[0].1;
+    let mut left =
+        |entries: &[(&str, &str)]| codes(&client.should_rate_limit(&request_for([descriptor(entries)]))).1[0].1;
     assert_eq!(left(&[("a", "1"), ("b", "2")]), 9);
     assert_eq!(left(&[("b", "2"), ("more", "x"), ("a", "1")]), 8);
     assert_eq!(left(&[("b", "1"), ("a", "2")]), 9);
@@ -153,7 +158,7 @@ fn entries_are_found_by_name_in_any_order_and_a_repeated_key_keeps_all_its_value
 
 #[test]
 fn a_limit_that_is_brought_along_holds_instead_of_the_rules_on_its_own_counter() {
-    let server = Server::start(TENANTS);
+    let server = GrpcServer::start(TENANTS);
     let mut client = server.connect();
     let with = |name, count, (requests_per_unit, unit): (u32, RateLimitUnit)| RateLimitDescriptor {
         limit: Some(rate_limit_descriptor::RateLimitOverride {
@@ -163,7 +168,7 @@ fn a_limit_that_is_brought_along_holds_instead_of_the_rules_on_its_own_counter()
         ..hits(&[("tenant", name)], count)
     };
     let hour = |units| (units, RateLimitUnit::Hour);
-    let response = client.ask(&asks([with("a", 15, hour(20))]));
+    let response = client.should_rate_limit(&request_for([with("a", 15, hour(20))]));
     assert_eq!(codes(&response), (Code::Ok, vec![(Code::Ok, 5)]));
     let limit = response.statuses[0].current_limit.as_ref().unwrap();
     assert_eq!(
@@ -172,9 +177,15 @@ fn a_limit_that_is_brought_along_holds_instead_of_the_rules_on_its_own_counter()
     );
     assert_eq!(response.statuses[0].duration_until_reset.unwrap().seconds, 2_700);
     // The rule's counter, and another subject's, are apart.
-    assert_eq!(codes(&client.ask(&asks([tenant("a")]))).1, [(Code::Ok, 9)]);
-    assert_eq!(codes(&client.ask(&asks([with("b", 1, hour(20))]))).1, [(Code::Ok, 19)]);
-    let refused = client.ask(&asks([with("a", 6, hour(20)), tenant("a")]));
+    assert_eq!(
+        codes(&client.should_rate_limit(&request_for([tenant("a")]))).1,
+        [(Code::Ok, 9)]
+    );
+    assert_eq!(
+        codes(&client.should_rate_limit(&request_for([with("b", 1, hour(20))]))).1,
+        [(Code::Ok, 19)]
+    );
+    let refused = client.should_rate_limit(&request_for([with("a", 6, hour(20)), tenant("a")]));
     assert_eq!(
         codes(&refused),
         (Code::OverLimit, vec![(Code::OverLimit, 0), (Code::Ok, 9)])
@@ -185,39 +196,48 @@ fn a_limit_that_is_brought_along_holds_instead_of_the_rules_on_its_own_counter()
         is_negative_hits: true,
         ..with("a", 4, hour(20))
     };
-    assert_eq!(codes(&client.ask(&asks([back]))).1, [(Code::Ok, 9)]);
+    assert_eq!(
+        codes(&client.should_rate_limit(&request_for([back]))).1,
+        [(Code::Ok, 9)]
+    );
     // Nothing at all, and more than any limit has.
     assert_eq!(
-        codes(&client.ask(&asks([with("a", 1, hour(0))]))).1,
+        codes(&client.should_rate_limit(&request_for([with("a", 1, hour(0))]))).1,
         [(Code::OverLimit, 0)]
     );
-    assert_eq!(codes(&client.ask(&asks([with("a", 0, hour(0))]))).1, [(Code::Ok, 0)]);
-    let largest = client.ask(&asks([with("c", 1, (u32::MAX, RateLimitUnit::Year))]));
+    assert_eq!(
+        codes(&client.should_rate_limit(&request_for([with("a", 0, hour(0))]))).1,
+        [(Code::Ok, 0)]
+    );
+    let largest = client.should_rate_limit(&request_for([with("c", 1, (u32::MAX, RateLimitUnit::Year))]));
     assert_eq!(codes(&largest).1, [(Code::Ok, 999_999_999)]);
     // Only where there are rules.
     let elsewhere = RateLimitRequest {
         domain: "elsewhere".to_owned(),
-        ..asks([with("a", 1, hour(0))])
+        ..request_for([with("a", 1, hour(0))])
     };
-    assert_eq!(codes(&client.ask(&elsewhere)), (Code::Ok, vec![(Code::Ok, 0)]));
+    assert_eq!(
+        codes(&client.should_rate_limit(&elsewhere)),
+        (Code::Ok, vec![(Code::Ok, 0)])
+    );
     // Without a unit it is none.
-    let (status, text) = client.refused(&asks([with("a", 1, (1, RateLimitUnit::Unknown))]));
+    let (status, text) = client.rejected(&request_for([with("a", 1, (1, RateLimitUnit::Unknown))]));
     assert_eq!(status, 3, "{text}");
 }
 
 #[test]
 fn what_makes_no_sense_is_refused_in_the_words_that_migrators_know() {
-    let server = Server::start(TENANTS);
+    let server = GrpcServer::start(TENANTS);
     let mut client = server.connect();
     let nowhere = RateLimitRequest {
         domain: String::new(),
-        ..asks([tenant("a")])
+        ..request_for([tenant("a")])
     };
     assert_eq!(
-        client.refused(&nowhere),
+        client.rejected(&nowhere),
         (3, "rate limit domain must not be empty".to_owned())
     );
-    let nothing = client.refused(&asks([]));
+    let nothing = client.rejected(&request_for([]));
     assert_eq!(nothing, (3, "rate limit descriptor list must not be empty".to_owned()));
     let garbage = client.call(SHOULD_RATE_LIMIT, b"\xff\xff\xff");
     assert_ne!(garbage.status, Some(0));
@@ -225,10 +245,10 @@ fn what_makes_no_sense_is_refused_in_the_words_that_migrators_know() {
 
 #[test]
 fn each_descriptor_counts_as_an_attempt_through_its_door_and_what_is_given_back_does_not() {
-    let server = Server::start(TENANTS);
+    let server = GrpcServer::start(TENANTS);
     let mut client = server.connect();
-    client.ask(&asks([tenant("a"), tenant("b"), hits(&[("tenant", "c")], 11)]));
-    client.ask(&asks([RateLimitDescriptor {
+    client.should_rate_limit(&request_for([tenant("a"), tenant("b"), hits(&[("tenant", "c")], 11)]));
+    client.should_rate_limit(&request_for([RateLimitDescriptor {
         is_negative_hits: true,
         ..tenant("a")
     }]));
@@ -244,8 +264,8 @@ fn each_descriptor_counts_as_an_attempt_through_its_door_and_what_is_given_back_
 
 #[test]
 fn unknown_fields_are_passed_over() {
-    let server = Server::start(TENANTS);
-    let mut bytes = asks([tenant("a")]).encode_to_vec();
+    let server = GrpcServer::start(TENANTS);
+    let mut bytes = request_for([tenant("a")]).encode_to_vec();
     // Field 1000, a varint.
     bytes.extend_from_slice(&[0xc0, 0x3e, 0x01]);
     let answer = server.connect().call(SHOULD_RATE_LIMIT, &bytes);

@@ -1,7 +1,5 @@
 //! Over a store that many instances share, and when it is away.
 
-use crate::client::{Answer, Client, SHOULD_RATE_LIMIT, asks, hits, of};
-use crate::server::{Server, settings};
 use prost::Message;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +10,8 @@ use tollgate_limiter::core::Timestamp;
 use tollgate_limiter::store::fallback::Fallback;
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::testing::servers::{Server as Process, ServerKind};
+use tollgate_test_kit::grpc::{Answer, Client, GrpcServer, SHOULD_RATE_LIMIT, descriptor, hits, request_for, settings};
+use tollgate_test_kit::rule_set;
 
 const RULES: &str = "- { id: tenant, per: tenant, limit: 10/day }\n\
                      - { id: shut, per: shut, limit: 10/day, on_store_failure: closed }\n\
@@ -21,15 +21,15 @@ const RULES: &str = "- { id: tenant, per: tenant, limit: 10/day }\n\
                      - { id: users, per: user, limit: 10/day, on_store_failure: closed }\n";
 
 /// A server over a process, which is waited for this long.
-fn over(process: &Process, deadline: Duration) -> Server {
+fn over(process: &Process, deadline: Duration) -> GrpcServer {
     let options = Redis::options(&process.url()).unwrap().deadline(deadline);
     let clock = Clock::manual(Timestamp::EPOCH);
     let store = || Arc::new(Fallback::new(Arc::new(options.open()), Default::default())).into();
-    Server::over(store, &clock, RULES, settings())
+    GrpcServer::over(store, &clock, rule_set(RULES), settings())
 }
 
 fn check(client: &mut Client<'_>, key: &str, fields: &[(&str, &str)]) -> Answer {
-    let message = asks([of(&[(key, "a")])]).encode_to_vec();
+    let message = request_for([descriptor(&[(key, "a")])]).encode_to_vec();
     client.try_call(SHOULD_RATE_LIMIT, &message, fields).unwrap()
 }
 
@@ -42,10 +42,10 @@ fn all_descriptors_settle_together_there_too() {
     let left = |response: &RateLimitResponse| -> Vec<u32> {
         response.statuses.iter().map(|status| status.limit_remaining).collect()
     };
-    let refused = client.ask(&asks([tenant("a", 1), tenant("b", 6), tenant("b", 6)]));
+    let refused = client.should_rate_limit(&request_for([tenant("a", 1), tenant("b", 6), tenant("b", 6)]));
     assert_eq!(refused.overall_code(), Code::OverLimit);
     assert_eq!(refused.statuses[0].code(), Code::Ok);
-    let passed = client.ask(&asks([tenant("a", 0), tenant("b", 6), tenant("b", 3)]));
+    let passed = client.should_rate_limit(&request_for([tenant("a", 0), tenant("b", 6), tenant("b", 3)]));
     assert_eq!((passed.overall_code(), left(&passed)), (Code::Ok, vec![10, 4, 1]));
 }
 
@@ -79,12 +79,15 @@ fn what_nobody_can_judge_is_an_error_or_passes_as_the_rule_says() {
         (Code::Ok, &None)
     );
     // One that is closed refuses the whole request.
-    let message = asks([of(&[("open", "a")]), of(&[("shut", "a")])]).encode_to_vec();
+    let message = request_for([descriptor(&[("open", "a")]), descriptor(&[("shut", "a")])]).encode_to_vec();
     assert_eq!(client.call(SHOULD_RATE_LIMIT, &message).status, Some(14));
     // Beside what is refused for certain, of the same descriptor or of another, it is a refusal: an error many let pass.
-    let [good, bad] = ["good", "bad"].map(|user| asks([of(&[("user", user)])]));
+    let [good, bad] = ["good", "bad"].map(|user| request_for([descriptor(&[("user", user)])]));
     assert_eq!(client.call(SHOULD_RATE_LIMIT, &good.encode_to_vec()).status, Some(14));
-    assert_eq!(client.ask(&bad).overall_code(), Code::OverLimit);
-    let with_ban = client.ask(&asks([of(&[("shut", "a")]), of(&[("banned", "a")])]));
+    assert_eq!(client.should_rate_limit(&bad).overall_code(), Code::OverLimit);
+    let with_ban = client.should_rate_limit(&request_for([
+        descriptor(&[("shut", "a")]),
+        descriptor(&[("banned", "a")]),
+    ]));
     assert_eq!(with_ban.overall_code(), Code::OverLimit);
 }

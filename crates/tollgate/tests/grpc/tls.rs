@@ -1,8 +1,5 @@
 //! TLS: who may come, and certificates that change.
 
-use crate::certificates::{Folder, authority, client, signed_for};
-use crate::client::{Client, asks, of};
-use crate::server::{Server, settings};
 use rustls::pki_types::ServerName;
 use std::fs;
 use std::sync::Arc;
@@ -11,17 +8,19 @@ use tokio_rustls::TlsConnector;
 use tollgate::server::grpc::GrpcSettings;
 use tollgate::server::net::tls::{Tls, TlsFiles, TlsReload};
 use tollgate::server::rls::rate_limit_response::Code;
+use tollgate_test_kit::certificates::{Folder, authority, client, signed_for};
+use tollgate_test_kit::grpc::{Client, GrpcServer, descriptor, request_for, settings};
 
-fn serve(tls: Arc<Tls>) -> Server {
+fn serve(tls: Arc<Tls>) -> GrpcServer {
     let settings = GrpcSettings {
         tls: Some(tls),
         ..settings()
     };
-    Server::start_with("- { id: x, limit: 1000/min }\n", settings)
+    GrpcServer::start_with("- { id: x, limit: 1000/min }\n", settings)
 }
 
 /// Whether a client is served.
-fn is_served(server: &Server, connector: &TlsConnector) -> bool {
+fn is_served(server: &GrpcServer, connector: &TlsConnector) -> bool {
     let runtime = &server.runtime;
     let stream = runtime.block_on(TcpStream::connect(server.address)).unwrap();
     let name = ServerName::try_from("localhost").unwrap();
@@ -32,8 +31,8 @@ fn is_served(server: &Server, connector: &TlsConnector) -> bool {
     let mut client = Client::over(runtime, stream);
     // With TLS 1.3 a client hears of a certificate that is not wanted when it reads.
     let answer = client.try_call(
-        crate::client::SHOULD_RATE_LIMIT,
-        &prost::Message::encode_to_vec(&asks([of(&[])])),
+        tollgate_test_kit::grpc::SHOULD_RATE_LIMIT,
+        &prost::Message::encode_to_vec(&request_for([descriptor(&[])])),
         &[],
     );
     answer.is_ok_and(|answer| answer.status == Some(0))
@@ -83,10 +82,16 @@ fn a_changed_certificate_is_taken_while_old_connections_go_on() {
         client(&first, None, h2).connect(name, stream).await.unwrap()
     });
     let mut old = Client::over(&server.runtime, stream);
-    assert_eq!(old.ask(&asks([of(&[])])).overall_code(), Code::Ok);
+    assert_eq!(
+        old.should_rate_limit(&request_for([descriptor(&[])])).overall_code(),
+        Code::Ok
+    );
     folder.sign(&second);
     assert!(matches!(tls.reload_if_changed(), TlsReload::Reloaded));
     assert!(is_served(&server, &client(&second, None, h2)));
     assert!(!is_served(&server, &client(&first, None, h2)));
-    assert_eq!(old.ask(&asks([of(&[])])).overall_code(), Code::Ok);
+    assert_eq!(
+        old.should_rate_limit(&request_for([descriptor(&[])])).overall_code(),
+        Code::Ok
+    );
 }

@@ -1,18 +1,17 @@
 //! Who may ask.
 
-use crate::client::{Answer, Client, SHOULD_RATE_LIMIT, asks, of};
-use crate::server::{Server, settings};
 use prost::Message;
 use std::sync::Arc;
 use tollgate::server::auth::tokens::{Keyring, Rights, TokenSecret, Tokens};
 use tollgate::server::grpc::GrpcSettings;
 use tollgate::server::rls::RateLimitDescriptor;
+use tollgate_test_kit::grpc::{Answer, Client, GrpcServer, SHOULD_RATE_LIMIT, descriptor, request_for, settings};
 
 const CHECKS: &str = "token-that-may-check";
 const REFUNDS: &str = "token-that-may-do-both";
 const READS: &str = "token-that-may-neither";
 
-fn server() -> Server {
+fn server() -> GrpcServer {
     let mut tokens = Tokens::default();
     for (token, rights) in [
         (CHECKS, Rights::CHECK),
@@ -21,7 +20,7 @@ fn server() -> Server {
     ] {
         tokens.add(token, TokenSecret::Plain(token), rights).unwrap();
     }
-    Server::start_with(
+    GrpcServer::start_with(
         "- { id: x, limit: 10/min }\n",
         GrpcSettings {
             tokens: Some(Arc::new(Keyring::new(tokens))),
@@ -33,11 +32,11 @@ fn server() -> Server {
 fn check(client: &mut Client<'_>, token: Option<&str>, is_negative_hits: bool) -> Answer {
     let descriptor = RateLimitDescriptor {
         is_negative_hits,
-        ..of(&[])
+        ..descriptor(&[])
     };
     let value = token.map(|token| format!("Bearer {token}"));
     let fields: Vec<(&str, &str)> = value.iter().map(|value| ("authorization", &**value)).collect();
-    let message = asks([descriptor]).encode_to_vec();
+    let message = request_for([descriptor]).encode_to_vec();
     client.try_call(SHOULD_RATE_LIMIT, &message, &fields).unwrap()
 }
 

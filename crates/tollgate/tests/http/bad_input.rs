@@ -1,10 +1,9 @@
 //! Requests that cannot be answered: each is told what is wrong, and none is charged.
 
-use crate::client::{Answer, begins};
-use crate::server::{Server, settings};
 use serde_json::json;
 use std::time::Duration;
 use tollgate::server::http::{HttpLimits, HttpSettings};
+use tollgate_test_kit::http::{Answer, HttpServer, assert_starts_with, settings};
 
 const RULES: &str = "- { id: plan, limit: 5/min }\n";
 
@@ -17,7 +16,7 @@ fn is_problem(answer: &Answer, status: u16) {
 
 #[test]
 fn bad_bodies_are_400_and_name_the_field() {
-    let server = Server::start(RULES);
+    let server = HttpServer::start(RULES);
     let mut client = server.connect();
     for (path, body, field) in [
         ("/v1/check", "", json!(null)),
@@ -44,7 +43,7 @@ fn bad_bodies_are_400_and_name_the_field() {
 
 #[test]
 fn an_unknown_path_is_404_with_a_hint() {
-    let server = Server::start(RULES);
+    let server = HttpServer::start(RULES);
     let mut client = server.connect();
     for (path, hint) in [
         ("/", "/v1/check"),
@@ -61,7 +60,7 @@ fn an_unknown_path_is_404_with_a_hint() {
 
 #[test]
 fn a_wrong_method_is_405_and_told_the_right_one() {
-    let server = Server::start(RULES);
+    let server = HttpServer::start(RULES);
     let mut client = server.connect();
     let answer = client.get("/v1/check");
     is_problem(&answer, 405);
@@ -81,7 +80,7 @@ fn check_of(bytes: usize) -> String {
 
 #[test]
 fn a_body_over_the_bound_is_413_whether_it_says_so_or_not() {
-    let server = Server::start(RULES);
+    let server = HttpServer::start(RULES);
     assert_eq!(server.connect().post("/v1/check", check_of(64 * 1024)).status, 200);
     let mut client = server.connect();
     let answer = client.post("/v1/check", check_of(64 * 1024 + 1));
@@ -107,7 +106,7 @@ fn a_body_over_the_bound_is_413_whether_it_says_so_or_not() {
 
 #[test]
 fn a_body_in_chunks_is_put_together() {
-    let server = Server::start(RULES);
+    let server = HttpServer::start(RULES);
     let mut client = server.connect();
     client.send("POST /v1/check HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n");
     for chunk in ["{\"attri", "butes\":", "{}}"] {
@@ -126,7 +125,7 @@ fn a_body_that_does_not_come_is_408() {
         },
         ..settings()
     };
-    let server = Server::start_with(RULES, settings);
+    let server = HttpServer::start_with(RULES, settings);
     let mut client = server.connect();
     client.send("POST /v1/check HTTP/1.1\r\nHost: test\r\nContent-Length: 17\r\n\r\n{\"attri");
     let answer = client.answer();
@@ -138,18 +137,18 @@ fn a_body_that_does_not_come_is_408() {
 
 #[test]
 fn what_is_no_http_is_refused() {
-    let server = Server::start(RULES);
+    let server = HttpServer::start(RULES);
     let mut client = server.connect();
     client.send("\x16\x03\x01 hello\r\n\r\n");
-    begins(&client.rest(), "HTTP/1.1 400 Bad Request\r\n");
+    assert_starts_with(&client.rest(), "HTTP/1.1 400 Bad Request\r\n");
     let mut client = server.connect();
     client.send("POST /v1/check HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}");
-    begins(&client.rest(), "HTTP/1.1 400 Bad Request\r\n");
+    assert_starts_with(&client.rest(), "HTTP/1.1 400 Bad Request\r\n");
 }
 
 #[test]
 fn a_request_names_one_host() {
-    let server = Server::start(RULES);
+    let server = HttpServer::start(RULES);
     let status = |head: &str| {
         let mut client = server.connect();
         client.send(format!("{head}Connection: close\r\n\r\n"));

@@ -1,16 +1,15 @@
 //! What a client may use up: time, headers, connections.
 
-use crate::client::{Client, begins, post};
-use crate::server::{Server, settings};
 use std::time::Duration;
 use tollgate::server::http::{HttpLimits, HttpSettings};
+use tollgate_test_kit::http::{Client, HttpServer, assert_starts_with, post, settings};
 
 const RULES: &str = "- { id: plan, limit: 100/min }\n";
 const SHORT: Duration = Duration::from_millis(40);
 const LONG: Duration = Duration::from_secs(3_600);
 
-fn bounded(bounds: HttpLimits) -> Server {
-    Server::start_with(
+fn bounded(bounds: HttpLimits) -> HttpServer {
+    HttpServer::start_with(
         RULES,
         HttpSettings {
             limits: bounds,
@@ -60,7 +59,7 @@ fn who_is_idle_between_requests_is_cut_off_later() {
 
 #[test]
 fn too_many_or_too_long_headers_are_431() {
-    let server = Server::start(RULES);
+    let server = HttpServer::start(RULES);
     let with = |headers: &str| {
         let mut client = server.connect();
         client.send(format!(
@@ -69,11 +68,11 @@ fn too_many_or_too_long_headers_are_431() {
         client.rest()
     };
     let many = |count: usize| -> String { (0..count).map(|number| format!("X-{number}: a\r\n")).collect() };
-    begins(&with(&many(98)), "HTTP/1.1 200 OK\r\n");
-    begins(&with(&many(99)), "HTTP/1.1 431 Request Header Fields Too Large\r\n");
+    assert_starts_with(&with(&many(98)), "HTTP/1.1 200 OK\r\n");
+    assert_starts_with(&with(&many(99)), "HTTP/1.1 431 Request Header Fields Too Large\r\n");
     let long = |bytes: usize| format!("X-Long: {}\r\n", "a".repeat(bytes));
-    begins(&with(&long(15 * 1024)), "HTTP/1.1 200 OK\r\n");
-    begins(
+    assert_starts_with(&with(&long(15 * 1024)), "HTTP/1.1 200 OK\r\n");
+    assert_starts_with(
         &with(&long(17 * 1024)),
         "HTTP/1.1 431 Request Header Fields Too Large\r\n",
     );
@@ -103,7 +102,7 @@ fn beyond_the_cap_a_connection_waits_for_one_to_end() {
 
 #[test]
 fn pipelined_requests_are_answered_in_order() {
-    let server = Server::start(RULES);
+    let server = HttpServer::start(RULES);
     let mut client = server.connect();
     let mut requests = Vec::new();
     for cost in 1..=5 {
@@ -118,7 +117,7 @@ fn pipelined_requests_are_answered_in_order() {
 
 #[test]
 fn who_closes_early_leaves_nothing_behind() {
-    let server = Server::start(RULES);
+    let server = HttpServer::start(RULES);
     for _ in 0..100 {
         let mut client = server.connect();
         client.send("POST /v1/check HTTP/1.1\r\nHost: test\r\nContent-Length: 100\r\n\r\n{");

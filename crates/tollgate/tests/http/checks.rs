@@ -1,12 +1,12 @@
 //! Checks, refunds, batches, forgetting and explanations: what is asked and what is answered.
 
-use crate::server::Server;
 use serde_json::json;
 use tollgate_limiter::core::Micros;
+use tollgate_test_kit::http::HttpServer;
 
 #[test]
 fn an_allowed_check_is_answered_to_the_byte() {
-    let server = Server::start("- { id: merchant-plan, per: merchant, limit: 100/min }\n");
+    let server = HttpServer::start("- { id: merchant-plan, per: merchant, limit: 100/min }\n");
     let answer = server.connect().post(
         "/v1/check",
         r#"{"domain":"default","attributes":{"merchant":"m_1","endpoint":"/v1/charges"},"cost":1}"#,
@@ -26,7 +26,7 @@ fn an_allowed_check_is_answered_to_the_byte() {
 
 #[test]
 fn without_a_rule_everything_passes_and_there_are_no_rate_headers() {
-    let server = Server::start("- { id: elsewhere, when: { a: b }, limit: 1/s }\n");
+    let server = HttpServer::start("- { id: elsewhere, when: { a: b }, limit: 1/s }\n");
     let answer = server.connect().check("");
     assert_eq!(answer.status, 200);
     assert_eq!(
@@ -41,7 +41,7 @@ fn without_a_rule_everything_passes_and_there_are_no_rate_headers() {
 
 #[test]
 fn capacity_and_the_time_to_fill_it_are_what_headers_tell() {
-    let server = Server::start("- { id: plan, limit: 5000/min burst 500 }\n");
+    let server = HttpServer::start("- { id: plan, limit: 5000/min burst 500 }\n");
     let answer = server.connect().check("");
     assert_eq!(answer.header("ratelimit-policy"), Some(r#""plan";q=500;w=6"#));
     assert_eq!(answer.header("ratelimit"), Some(r#""plan";r=499;t=1"#));
@@ -50,7 +50,7 @@ fn capacity_and_the_time_to_fill_it_are_what_headers_tell() {
 
 #[test]
 fn several_windows_have_names_of_their_own() {
-    let server = Server::start("- { id: plan, limit: [5/s, 100/min] }\n");
+    let server = HttpServer::start("- { id: plan, limit: [5/s, 100/min] }\n");
     let mut client = server.connect();
     let answer = client.check("");
     assert_eq!(
@@ -76,7 +76,7 @@ fn several_windows_have_names_of_their_own() {
 
 #[test]
 fn a_cost_that_can_never_pass_is_denied_without_a_time() {
-    let server = Server::start("- { id: plan, limit: 10/min }\n");
+    let server = HttpServer::start("- { id: plan, limit: 10/min }\n");
     let answer = server.connect().check_cost("", 11);
     assert_eq!(answer.status, 429);
     assert_eq!(answer.header("retry-after"), None);
@@ -92,7 +92,7 @@ fn a_ban_denies_and_unlimited_has_no_headers_of_its_own() {
 - { id: plan, per: merchant, limit: 10/min, overrides: [
     { merchant: bad, limit: 0/min }, { merchant: good, limit: unlimited } ] }
 ";
-    let server = Server::start(rules);
+    let server = HttpServer::start(rules);
     let mut client = server.connect();
     let banned = client.check(r#""merchant":"bad""#);
     assert_eq!(banned.status, 429);
@@ -114,7 +114,7 @@ fn a_shadow_is_listed_and_never_binds() {
 - { id: dry, mode: shadow, limit: 1/min }
 - { id: plan, limit: 10/min }
 ";
-    let server = Server::start(rules);
+    let server = HttpServer::start(rules);
     let mut client = server.connect();
     client.check("");
     let answer = client.check("");
@@ -127,7 +127,7 @@ fn a_shadow_is_listed_and_never_binds() {
 
 #[test]
 fn a_shaped_limit_tells_how_long_to_hold() {
-    let server = Server::start("- { id: shaped, algorithm: leaky_bucket, shape: true, limit: 2/s burst 10 }\n");
+    let server = HttpServer::start("- { id: shaped, algorithm: leaky_bucket, shape: true, limit: 2/s burst 10 }\n");
     let mut client = server.connect();
     assert_eq!(client.check("").json()["delay_ms"], 0);
     assert_eq!(client.check("").json()["delay_ms"], 500);
@@ -136,7 +136,7 @@ fn a_shaped_limit_tells_how_long_to_hold() {
 
 #[test]
 fn milliseconds_are_rounded_up() {
-    let server = Server::start("- { id: plan, limit: 3/s }\n");
+    let server = HttpServer::start("- { id: plan, limit: 3/s }\n");
     let mut client = server.connect();
     assert_eq!(client.check("").json()["reset_after_ms"], 334);
     client.check_cost("", 2);
@@ -145,7 +145,7 @@ fn milliseconds_are_rounded_up() {
 
 #[test]
 fn domains_are_apart() {
-    let server = Server::start("- { id: plan, domain: shop, limit: 1/min }\n");
+    let server = HttpServer::start("- { id: plan, domain: shop, limit: 1/min }\n");
     let mut client = server.connect();
     let shop = r#"{"domain":"shop","attributes":{}}"#;
     assert_eq!(client.post("/v1/check", shop).status, 200);
@@ -155,7 +155,7 @@ fn domains_are_apart() {
 
 #[test]
 fn a_refund_gives_back_and_tells_the_standing_after() {
-    let server = Server::start("- { id: plan, limit: 10/min }\n");
+    let server = HttpServer::start("- { id: plan, limit: 10/min }\n");
     let mut client = server.connect();
     client.check_cost("", 10);
     let answer = client.post("/v1/refund", r#"{"attributes":{},"cost":4}"#);
@@ -171,7 +171,7 @@ fn a_refund_gives_back_and_tells_the_standing_after() {
 
 #[test]
 fn a_batch_is_decided_one_after_the_other() {
-    let server = Server::start("- { id: plan, per: user, limit: 2/min }\n");
+    let server = HttpServer::start("- { id: plan, per: user, limit: 2/min }\n");
     let mut client = server.connect();
     let one = r#"{"attributes":{"user":"a"}}"#;
     let answer = client.post(
@@ -194,7 +194,7 @@ fn a_batch_is_decided_one_after_the_other() {
 
 #[test]
 fn one_malformed_element_of_a_batch_charges_nothing() {
-    let server = Server::start("- { id: plan, limit: 2/min }\n");
+    let server = HttpServer::start("- { id: plan, limit: 2/min }\n");
     let mut client = server.connect();
     let answer = client.post(
         "/v1/check/batch",
@@ -214,7 +214,7 @@ fn forgetting_unblocks_one_subject() {
 - { id: minute, per: user, limit: 1/min }
 - { id: hour, per: user, limit: 1/h }
 ";
-    let server = Server::start(rules);
+    let server = HttpServer::start(rules);
     let mut client = server.connect();
     for user in ["a", "b"] {
         client.check(&format!(r#""user":"{user}""#));
@@ -235,7 +235,7 @@ fn an_explanation_names_every_rule_and_takes_nothing() {
 - { id: plan, per: user, limit: 5/min, by: { tier: { free: 2/min } } }
 - { id: charges, when: { endpoint: /v1/charges }, limit: 1/s }
 ";
-    let server = Server::start(rules);
+    let server = HttpServer::start(rules);
     let mut client = server.connect();
     let body = r#"{"attributes":{"user":"a","tier":"free","endpoint":"/v1/refunds"}}"#;
     for _ in 0..3 {
@@ -271,7 +271,7 @@ fn an_explanation_names_every_rule_and_takes_nothing() {
 
 #[test]
 fn the_promised_moment_is_kept() {
-    let server = Server::start("- { id: plan, limit: 1/min }\n");
+    let server = HttpServer::start("- { id: plan, limit: 1/min }\n");
     let mut client = server.connect();
     client.check("");
     let wait_ms = client.check("").json()["retry_after_ms"].as_u64().unwrap();

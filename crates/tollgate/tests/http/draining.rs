@@ -1,17 +1,16 @@
 //! How a server ends.
 
-use crate::client::Client;
-use crate::server::{Server, settings};
 use serde_json::json;
 use std::net::TcpStream;
 use std::time::Duration;
 use tollgate::server::gate::Phase;
 use tollgate::server::http::HttpSettings;
+use tollgate_test_kit::http::{Client, HttpServer, settings};
 
 const RULES: &str = "- { id: plan, limit: 100/min }\n";
 
 /// A client whose request is in flight: the server reads its body.
-fn in_flight(server: &Server) -> Client {
+fn in_flight(server: &HttpServer) -> Client {
     let mut client = server.connect();
     assert_eq!(client.get("/healthz").status, 200);
     client.send("POST /v1/check HTTP/1.1\r\nHost: test\r\nExpect: 100-continue\r\nContent-Length: 17\r\n\r\n");
@@ -22,7 +21,7 @@ fn in_flight(server: &Server) -> Client {
 
 #[test]
 fn what_is_in_flight_is_answered_and_told_to_go() {
-    let mut server = Server::start(RULES);
+    let mut server = HttpServer::start(RULES);
     let mut client = in_flight(&server);
     server.stop();
     while server.gate.phase() != Phase::Draining {
@@ -40,7 +39,7 @@ fn what_is_in_flight_is_answered_and_told_to_go() {
 
 #[test]
 fn a_request_that_is_just_being_sent_is_answered_and_who_sends_none_is_closed() {
-    let mut server = Server::start(RULES);
+    let mut server = HttpServer::start(RULES);
     let mut clients: Vec<Client> = (0..3).map(|_| server.connect()).collect();
     for client in clients.iter_mut().skip(1) {
         assert_eq!(client.get("/healthz").status, 200);
@@ -67,7 +66,7 @@ fn nobody_keeps_a_server_longer_than_it_may_drain() {
         drain: Duration::from_millis(50),
         ..settings()
     };
-    let mut server = Server::start_with(RULES, settings);
+    let mut server = HttpServer::start_with(RULES, settings);
     let mut client = in_flight(&server);
     server.stop();
     server.wait();
@@ -77,7 +76,7 @@ fn nobody_keeps_a_server_longer_than_it_may_drain() {
 #[test]
 fn clients_that_speak_http2_and_ask_nothing_are_not_waited_for() {
     let drain = Duration::from_secs(60);
-    let mut server = Server::start_with(RULES, HttpSettings { drain, ..settings() });
+    let mut server = HttpServer::start_with(RULES, HttpSettings { drain, ..settings() });
     let settings_frame = "\0\0\0\u{4}\0\0\0\0\0";
     // The last one does not answer the ping by which a server finds out what was sent before it stopped.
     let greeting = format!("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n{settings_frame}");

@@ -1,6 +1,5 @@
 //! Requests for descriptors of envoyproxy/ratelimit's files, and what its users ask besides.
 
-use crate::server::{Server, settings};
 use serde_json::{Value, json};
 use tollgate::compat::ratelimit::{CompatModes, HeaderNames};
 use tollgate::server::gate::Phase;
@@ -8,6 +7,7 @@ use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::rules::ratelimit::{DescriptorFiles, RatelimitOptions};
 use tollgate_limiter::core::rules::{ParserOptions, RulesParser};
 use tollgate_limiter::core::yaml;
+use tollgate_test_kit::http::{HttpServer, settings};
 
 const FILE: &str = r#"
 domain: shop
@@ -33,7 +33,7 @@ descriptors:
 "#;
 
 /// A server of these files, in which the minute ends in 55 seconds and the hour in 1,555.
-fn start(modes: CompatModes, all_are_quotas: bool) -> Server {
+fn start(modes: CompatModes, all_are_quotas: bool) -> HttpServer {
     let mut files = DescriptorFiles::new(false);
     files.add_file(&yaml::parse(&Origin::new("shop.yaml", FILE)).expect("yaml"));
     let (mut descriptors, _) = files.finish().expect("a sound file");
@@ -43,13 +43,13 @@ fn start(modes: CompatModes, all_are_quotas: bool) -> Server {
     let mut reader = RulesParser::new(ParserOptions::default());
     reader.set_descriptors(descriptors, RatelimitOptions::default());
     let rules = reader.finish().expect("sound descriptors").rules;
-    let server = Server::start_rules(rules, settings());
+    let server = HttpServer::start_rules(rules, settings());
     server.gate.compat().set_modes(modes);
     server
 }
 
 /// Asks for descriptors, each `key`, or `key*hits`.
-fn should_rate_limit(server: &Server, descriptors: &[&str]) -> (u16, Value) {
+fn should_rate_limit(server: &HttpServer, descriptors: &[&str]) -> (u16, Value) {
     let descriptor = |text: &&str| {
         let (key, hits) = text.split_once('*').unwrap_or((*text, "1"));
         json!({ "entries": [{ "key": key, "value": "x" }], "hitsAddend": hits })
@@ -238,7 +238,7 @@ fn a_server_that_began_without_rules_is_healthy_unless_it_is_said_otherwise() {
     assert_eq!(status(), 500);
     server
         .gate
-        .install_rules(crate::server::rule_set("- { id: x, limit: 1/min }\n"));
+        .install_rules(tollgate_test_kit::rule_set("- { id: x, limit: 1/min }\n"));
     assert_eq!(status(), 200);
 }
 
@@ -277,6 +277,6 @@ fn metrics_tell_whether_the_last_rules_that_were_seen_are_in_force() {
     failed(1);
     server
         .gate
-        .install_rules(crate::server::rule_set("- { id: x, limit: 1/min }\n"));
+        .install_rules(tollgate_test_kit::rule_set("- { id: x, limit: 1/min }\n"));
     failed(0);
 }

@@ -1,8 +1,7 @@
 //! `POST /json`: Envoy's request as JSON.
 
-use crate::client::Client;
-use crate::server::Server;
 use serde_json::{Value, json};
+use tollgate_test_kit::http::{Client, HttpServer};
 
 const RULES: &str =
     "- { id: tenant, per: tenant, limit: 10/min }\n- { id: free, when: { plan: gold }, limit: unlimited }\n";
@@ -21,7 +20,7 @@ fn tenant(name: &str, more: Value) -> Value {
 
 #[test]
 fn a_request_is_answered_as_over_grpc() {
-    let server = Server::start(RULES);
+    let server = HttpServer::start(RULES);
     let mut client = server.connect();
     let request = json!({ "domain": "default", "descriptors": [tenant("a", json!({})), { "entries": [{ "key": "plan", "value": "gold" }] }] });
     let (status, answer) = should_rate_limit(&mut client, &request);
@@ -72,7 +71,7 @@ fn a_request_is_answered_as_over_grpc() {
 
 #[test]
 fn what_makes_no_sense_is_told_by_its_member_and_takes_nothing() {
-    let server = Server::start(RULES);
+    let server = HttpServer::start(RULES);
     let mut client = server.connect();
     for (request, field, detail) in [
         (json!([]), None, "must be an object"),
@@ -130,7 +129,7 @@ fn what_makes_no_sense_is_told_by_its_member_and_takes_nothing() {
 
 #[test]
 fn lists_that_are_too_long_are_refused_and_take_nothing() {
-    let server = Server::start(RULES);
+    let server = HttpServer::start(RULES);
     let mut client = server.connect();
     let of = |entries: &[usize]| {
         let entry = json!({ "key": "tenant", "value": "a" });

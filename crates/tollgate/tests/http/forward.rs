@@ -1,10 +1,9 @@
 //! Forward-auth by its bytes: what a gateway sends, and what it gets to hear.
 
-use crate::client::{Answer, Client, begins};
-use crate::server::{Server, settings};
 use std::sync::Arc;
 use tollgate::server::auth::tokens::{Keyring, Rights, TokenSecret, Tokens};
 use tollgate::server::http::{Forward, Gateway, HttpSettings, RequestField};
+use tollgate_test_kit::http::{Answer, Client, HttpServer, assert_starts_with, settings};
 
 /// Two of each address in `default`, one of each path in `paths`.
 const RULES: &str = "
@@ -23,8 +22,8 @@ fn settings_for(gateway: Gateway) -> HttpSettings {
     }
 }
 
-fn server(gateway: Gateway) -> Server {
-    Server::start_with(RULES, settings_for(gateway))
+fn server(gateway: Gateway) -> HttpServer {
+    HttpServer::start_with(RULES, settings_for(gateway))
 }
 
 /// A question with these header lines, each with its end.
@@ -89,7 +88,7 @@ fn a_denied_request_is_429_or_403_with_all_that_a_check_says() {
                 "x-ratelimit-reset: 30",
             ]
         );
-        begins(
+        assert_starts_with(
             &answer.body,
             &format!(
                 r#"{{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Quota Exceeded","status":{status},"#
@@ -196,7 +195,7 @@ fn a_peer_that_is_not_trusted_has_its_own_address_whatever_it_says() {
     for gateway in [Gateway::Traefik, Gateway::Nginx, Gateway::Envoy] {
         let mut settings = settings_for(gateway);
         settings.forward.as_mut().unwrap().trusted_proxies = ["10.0.0.0/8".parse().unwrap()].into_iter().collect();
-        let server = Server::start_with(RULES, settings);
+        let server = HttpServer::start_with(RULES, settings);
         let mut client = server.connect();
         for (turn, expected) in [(1, 200), (2, 200), (3, 429), (4, 429)] {
             let forged = format!("X-Forwarded-For: 192.0.2.{turn}\r\nX-Real-IP: 192.0.2.{turn}\r\n");
@@ -232,7 +231,7 @@ fn addresses_of_one_ipv6_network_are_one_client() {
 
 #[test]
 fn without_a_gateway_in_the_settings_there_is_nothing_to_ask() {
-    let server = Server::start(RULES);
+    let server = HttpServer::start(RULES);
     let mut client = server.connect();
     let answer = request(&mut client, "GET /v1/forward/default", "");
     assert_eq!(answer.status, 404);
@@ -268,7 +267,7 @@ fn a_gateway_shows_its_own_token_and_its_clients_do_not_matter() {
         tokens: Some(Arc::new(Keyring::new(tokens))),
         ..settings_for(Gateway::Traefik)
     };
-    let server = Server::start_with(RULES, settings);
+    let server = HttpServer::start_with(RULES, settings);
     let mut client = server.connect();
     for (headers, expected) in [
         (String::new(), 401),
@@ -326,7 +325,7 @@ fn attributes_are_those_of_the_settings() {
     settings.forward.as_mut().unwrap().attributes =
         vec![of("merchant", "header:x-merchant-id"), of("endpoint", "path")];
     let rules = "- { id: plan, per: merchant, when: { endpoint: /v1/charges }, limit: 1/min }\n";
-    let server = Server::start_with(rules, settings);
+    let server = HttpServer::start_with(rules, settings);
     let mut client = server.connect();
     for (merchant, uri, expected) in [
         ("m_1", "/v1/charges", 200),

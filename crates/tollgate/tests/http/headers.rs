@@ -1,9 +1,8 @@
 //! Every header byte, of the running example: policy `api`, 100 requests per 60 s, 42 left, 17 s to go.
 
-use crate::client::Answer;
-use crate::server::{Server, settings};
 use tollgate::server::http::{Dialects, HttpSettings, RetryAfter, RetryAfterFormat};
 use tollgate_limiter::core::Micros;
+use tollgate_test_kit::http::{Answer, HttpServer, settings};
 
 const API: &str = "- { id: api, algorithm: sliding_log, limit: 100/min }\n";
 
@@ -13,7 +12,7 @@ fn example(dialect: &[&str]) -> (Answer, Answer) {
         headers: Dialects::from_names(dialect.iter().copied()).unwrap(),
         ..settings()
     };
-    let server = Server::start_with(API, settings);
+    let server = HttpServer::start_with(API, settings);
     server.clock.advance(Micros::from_secs(60));
     let mut client = server.connect();
     client.check_cost("", 58);
@@ -221,7 +220,7 @@ fn retry_after(format: RetryAfterFormat, jitter_ppm: u32) -> Option<String> {
         retry_after: RetryAfter { jitter_ppm, format },
         ..settings()
     };
-    let server = Server::start_with(API, settings);
+    let server = HttpServer::start_with(API, settings);
     let mut client = server.connect();
     client.check_cost("", 100);
     server.clock.advance(Micros::from_secs(43));
@@ -246,7 +245,7 @@ fn only_retry_after_is_jittered() {
         },
         ..settings()
     };
-    let server = Server::start_with(API, settings);
+    let server = HttpServer::start_with(API, settings);
     let mut client = server.connect();
     client.check_cost("", 100);
     server.clock.advance(Micros::from_secs(43));

@@ -1,19 +1,19 @@
 //! Concurrency: slots held, given back and kept.
 
-use crate::server::Server;
 use serde_json::json;
 use tollgate_limiter::core::Micros;
+use tollgate_test_kit::http::HttpServer;
 
 const RULES: &str = "- { id: inflight, per: user, algorithm: concurrency, limit: 1, lease_ttl: 30s }\n";
 const USER: &str = r#""user":"a""#;
 
-fn lease(answer: &crate::client::Answer) -> String {
+fn lease(answer: &tollgate_test_kit::http::Answer) -> String {
     format!(r#"{{"lease":{}}}"#, answer.json()["lease"])
 }
 
 #[test]
 fn a_slot_is_held_until_it_is_released() {
-    let server = Server::start(RULES);
+    let server = HttpServer::start(RULES);
     let mut client = server.connect();
     let held = client.check(USER);
     assert_eq!(held.status, 200);
@@ -38,7 +38,7 @@ fn a_slot_is_held_until_it_is_released() {
 
 #[test]
 fn a_lease_is_renewed_for_a_whole_term_or_is_gone() {
-    let server = Server::start(RULES);
+    let server = HttpServer::start(RULES);
     let mut client = server.connect();
     let held = client.check(USER);
     server.clock.advance(Micros::from_secs(29));
@@ -58,7 +58,7 @@ fn a_lease_is_renewed_for_a_whole_term_or_is_gone() {
 
 #[test]
 fn a_lease_that_was_made_up_releases_nothing() {
-    let server = Server::start(RULES);
+    let server = HttpServer::start(RULES);
     let mut client = server.connect();
     let held = lease(&client.check(USER));
     let twisted = held.replace("{\"lease\":\"", "{\"lease\":\"A");

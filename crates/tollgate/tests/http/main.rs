@@ -8,10 +8,7 @@
 
 mod bad_input;
 mod bounds;
-#[path = "../parts/certificates.rs"]
-mod certificates;
 mod checks;
-mod client;
 mod draining;
 mod envoy_files;
 mod envoy_json;
@@ -22,6 +19,5 @@ mod metrics;
 mod multiplexed;
 mod openapi;
 mod readiness;
-mod server;
 mod tls;
 mod tokens;

@@ -1,9 +1,9 @@
 //! What is counted, and that callers cannot add to what there is.
 
-use crate::client::Client;
-use crate::server::{Server, rule_set};
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use tollgate_test_kit::http::{Client, HttpServer};
+use tollgate_test_kit::rule_set;
 
 const RULES: &str = "
 - { id: plan, per: user, limit: 2/min }
@@ -36,7 +36,7 @@ fn decisions(rule: &str, result: &str) -> String {
 
 #[test]
 fn every_rule_is_counted_once_for_an_attempt() {
-    let server = Server::start(RULES);
+    let server = HttpServer::start(RULES);
     let mut client = server.connect();
     for _ in 0..3 {
         client.check(r#""user":"w""#);
@@ -82,7 +82,7 @@ fn every_rule_is_counted_once_for_an_attempt() {
 
 #[test]
 fn a_reload_counts_on_and_forgets_rules_that_are_gone() {
-    let server = Server::start(RULES);
+    let server = HttpServer::start(RULES);
     let mut client = server.connect();
     client.check(r#""user":"w""#);
     server
@@ -105,7 +105,7 @@ fn a_reload_counts_on_and_forgets_rules_that_are_gone() {
 
 #[test]
 fn rules_of_one_id_in_two_domains_are_told_apart() {
-    let server = Server::start("- { id: plan, limit: 9/min }\n- { id: plan, domain: \"a\\\"b\", limit: 9/min }\n");
+    let server = HttpServer::start("- { id: plan, limit: 9/min }\n- { id: plan, domain: \"a\\\"b\", limit: 9/min }\n");
     let mut client = server.connect();
     client.check("");
     for _ in 0..2 {
@@ -120,7 +120,7 @@ fn rules_of_one_id_in_two_domains_are_told_apart() {
 #[test]
 fn both_sides_of_an_experiment_are_told_apart() {
     let server =
-        Server::start("- { id: plan, per: user, limit: 9/min, experiment: { share: 50%, algorithm: gcra } }\n");
+        HttpServer::start("- { id: plan, per: user, limit: 9/min, experiment: { share: 50%, algorithm: gcra } }\n");
     let mut client = server.connect();
     for user in 0..64 {
         client.check(&format!(r#""user":{user}"#));
@@ -137,7 +137,7 @@ fn both_sides_of_an_experiment_are_told_apart() {
 
 #[test]
 fn a_hundred_thousand_callers_add_no_series() {
-    let server = Server::start(RULES);
+    let server = HttpServer::start(RULES);
     let mut client = server.connect();
     let batch = |from: u32| {
         let mut body = String::from("[");

@@ -1,6 +1,5 @@
 //! HTTP/2 on the same port, without being asked for before.
 
-use crate::server::{Server, settings};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2::{self, SendRequest};
@@ -10,10 +9,11 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tollgate::server::http::{HttpLimits, HttpSettings};
+use tollgate_test_kit::http::{HttpServer, settings};
 
 const RULES: &str = "- { id: plan, limit: 100/min }\n";
 
-async fn connect(server: &Server) -> (SendRequest<Full<Bytes>>, JoinHandle<hyper::Result<()>>) {
+async fn connect(server: &HttpServer) -> (SendRequest<Full<Bytes>>, JoinHandle<hyper::Result<()>>) {
     let stream = TcpStream::connect(server.address).await.unwrap();
     let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
         .await
@@ -29,7 +29,7 @@ fn check(cost: u64) -> Request<Full<Bytes>> {
 
 #[test]
 fn requests_share_a_connection() {
-    let server = Server::start(RULES);
+    let server = HttpServer::start(RULES);
     server.runtime.block_on(async {
         let (mut sender, _connection) = connect(&server).await;
         let answers: Vec<_> = (0..50).map(|_| sender.send_request(check(1))).collect();
@@ -52,7 +52,7 @@ fn requests_share_a_connection() {
 
 #[test]
 fn a_draining_server_says_goaway_and_answers_what_is_in_flight() {
-    let mut server = Server::start(RULES);
+    let mut server = HttpServer::start(RULES);
     let ended = server.runtime.block_on(async {
         let (mut sender, connection) = connect(&server).await;
         assert_eq!(sender.send_request(check(1)).await.unwrap().status(), 200);
@@ -76,7 +76,7 @@ fn an_idle_connection_is_cut_off() {
         },
         ..settings()
     };
-    let server = Server::start_with(RULES, settings);
+    let server = HttpServer::start_with(RULES, settings);
     server.runtime.block_on(async {
         let (mut sender, connection) = connect(&server).await;
         assert_eq!(sender.send_request(check(1)).await.unwrap().status(), 200);

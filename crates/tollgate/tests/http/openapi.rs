@@ -1,10 +1,9 @@
 //! The description of the API, held against what the server does.
 
-use crate::client::Answer;
-use crate::server::{Server, settings};
 use serde_json::{Value, json};
 use tollgate::server::http::{Forward, Gateway, HttpSettings, OPENAPI, RequestField};
 use tollgate_limiter::core::network::Networks;
+use tollgate_test_kit::http::{Answer, HttpServer, settings};
 
 const RULES: &str = "
 - { id: plan, per: user, limit: 2/min }
@@ -55,7 +54,7 @@ fn conforms(document: &Value, schema: &Value, instance: &Value) {
 
 #[test]
 fn every_path_and_method_is_described_and_there_is_no_other() {
-    let server = Server::start(RULES);
+    let server = HttpServer::start(RULES);
     let mut client = server.connect();
     let document = document();
     let described = document["paths"].as_object().unwrap();
@@ -79,7 +78,7 @@ fn every_path_and_method_is_described_and_there_is_no_other() {
 
 #[test]
 fn real_answers_are_as_described() {
-    let server = Server::start(RULES);
+    let server = HttpServer::start(RULES);
     let mut client = server.connect();
     let document = document();
     let attempt = r#"{"attributes":{"user":"a","endpoint":"/c","slot":1}}"#;
@@ -135,7 +134,7 @@ fn real_answers_are_as_described() {
         forward: Some(forward),
         ..settings()
     };
-    let server = Server::start_with(RULES, settings);
+    let server = HttpServer::start_with(RULES, settings);
     let mut gateway = server.connect();
     for (way, statuses) in [("/v1/forward", [200, 200, 429]), ("/v1/forward-403", [403, 403, 403])] {
         for status in statuses {
@@ -168,7 +167,7 @@ fn real_answers_are_as_described() {
 
 #[test]
 fn what_the_server_takes_is_what_is_described() {
-    let server = Server::start(RULES);
+    let server = HttpServer::start(RULES);
     let mut client = server.connect();
     let document = document();
     let of = |name: &str| {

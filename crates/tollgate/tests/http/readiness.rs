@@ -1,14 +1,15 @@
 //! Health, readiness, and what they say of rules.
 
-use crate::server::{Server, rule_set};
 use serde_json::json;
 use tollgate::server::gate::Phase;
+use tollgate_test_kit::http::HttpServer;
+use tollgate_test_kit::rule_set;
 
 const RULES: &str = "- { id: plan, limit: 100/min }\n";
 
 #[test]
 fn a_server_is_alive_and_says_when_it_is_ready() {
-    let server = Server::start(RULES);
+    let server = HttpServer::start(RULES);
     let mut client = server.connect();
     assert_eq!(client.get("/healthz").body, r#"{"status":"alive"}"#);
     client.check("");
@@ -29,7 +30,7 @@ fn a_server_is_alive_and_says_when_it_is_ready() {
 
 #[test]
 fn a_fault_in_changed_rules_is_told_and_the_old_ones_stay() {
-    let server = Server::start(RULES);
+    let server = HttpServer::start(RULES);
     let mut client = server.connect();
     client.check_cost("", 10);
     server

@@ -1,7 +1,5 @@
 //! TLS: certificates of the server and of clients, and certificates that change.
 
-use crate::certificates::{Authority, Folder, authority, client, signed};
-use crate::server::{Server, settings};
 use rustls::pki_types::ServerName;
 use std::fs;
 use std::sync::Arc;
@@ -10,11 +8,13 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tollgate::server::http::HttpSettings;
 use tollgate::server::net::tls::{Tls, TlsReload};
+use tollgate_test_kit::certificates::{Authority, Folder, authority, client, signed};
+use tollgate_test_kit::http::{HttpServer, settings};
 
 const RULES: &str = "- { id: plan, limit: 100/min }\n";
 
 /// What is answered to a request over TLS, from its first line, or why there is none.
-fn request(server: &Server, connector: &TlsConnector) -> Result<String, String> {
+fn request(server: &HttpServer, connector: &TlsConnector) -> Result<String, String> {
     server.runtime.block_on(async {
         let stream = TcpStream::connect(server.address)
             .await
@@ -35,13 +35,13 @@ fn request(server: &Server, connector: &TlsConnector) -> Result<String, String> 
     })
 }
 
-fn serve(tls: Tls) -> (Server, Arc<Tls>) {
+fn serve(tls: Tls) -> (HttpServer, Arc<Tls>) {
     let tls = Arc::new(tls);
     let settings = HttpSettings {
         tls: Some(Arc::clone(&tls)),
         ..settings()
     };
-    (Server::start_with(RULES, settings), tls)
+    (HttpServer::start_with(RULES, settings), tls)
 }
 
 const OK: &str = "HTTP/1.1 200 OK";

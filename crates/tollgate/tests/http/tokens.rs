@@ -1,10 +1,9 @@
 //! Who may do what.
 
-use crate::client::{Answer, Client};
-use crate::server::{Server, settings};
 use std::sync::Arc;
 use tollgate::server::auth::tokens::{Keyring, Rights, TokenSecret, Tokens};
 use tollgate::server::http::HttpSettings;
+use tollgate_test_kit::http::{Answer, Client, HttpServer, settings};
 
 const RULES: &str = "- { id: plan, limit: 100/min }\n";
 const PATHS: [(&str, &str, &str); 9] = [
@@ -27,7 +26,7 @@ fn token(right: &str) -> String {
     format!("token-with-the-right-to-{right}")
 }
 
-fn server() -> Server {
+fn server() -> HttpServer {
     let mut tokens = Tokens::default();
     for (name, right) in Rights::NAMES {
         tokens.add(name, TokenSecret::Plain(&token(name)), right).unwrap();
@@ -36,7 +35,7 @@ fn server() -> Server {
         tokens: Some(Arc::new(Keyring::new(tokens))),
         ..settings()
     };
-    Server::start_with(RULES, settings)
+    HttpServer::start_with(RULES, settings)
 }
 
 fn request(client: &mut Client, path: &str, body: &str, authorization: &str) -> Answer {
@@ -82,7 +81,7 @@ fn a_port_that_is_open_to_strangers_refuses_what_they_may_not_do() {
         anonymous_rights: Rights::CHECK | Rights::METRICS,
         ..settings()
     };
-    let server = Server::start_with(RULES, settings);
+    let server = HttpServer::start_with(RULES, settings);
     let mut client = server.connect();
     for (path, body, needed) in PATHS {
         let answer = request(&mut client, path, body, "Authorization: Bearer no-such-token-here\r\n");

@@ -7,16 +7,7 @@
     reason = "all of it is a test, and the lints know only the functions that are marked as one"
 )]
 
-#[path = "../grpc/client.rs"]
-#[allow(dead_code, reason = "other tests use the rest of it")]
-mod grpc;
-#[path = "../http/client.rs"]
-#[allow(dead_code, reason = "other tests use the rest of it")]
-mod http;
 mod protocols;
-#[path = "../resp/client.rs"]
-#[allow(dead_code, reason = "other tests use the rest of it")]
-mod resp;
 mod server;
 
 use protocols::{PROTOCOLS, TestAttempt, TestVerdict, check, forward, gateway_view};

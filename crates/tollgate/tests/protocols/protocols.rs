@@ -1,9 +1,9 @@
 //! One function per protocol. A new protocol is a line in [`PROTOCOLS`] and a function.
 
 use crate::server::TestServer;
-use crate::{grpc, http, resp};
 use serde_json::{Value, json};
 use tollgate::server::rls::rate_limit_response::{Code, DescriptorStatus};
+use tollgate_test_kit::{grpc, http, resp};
 
 /// An attempt that every protocol can express.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ fn calls(server: &TestServer, name: &str, attempts: &[TestAttempt]) -> Vec<TestV
     let mut client = grpc::Client::connect(&server.runtime, server.grpc);
     let send = |attempt: &TestAttempt| {
         let entries: Vec<(&str, &str)> = attempt.entries(name).collect();
-        let response = client.ask(&grpc::asks([grpc::hits(&entries, attempt.cost)]));
+        let response = client.should_rate_limit(&grpc::request_for([grpc::hits(&entries, attempt.cost)]));
         assert_eq!(response.overall_code(), response.statuses[0].code());
         status(&response.statuses[0])
     };

@@ -1,9 +1,9 @@
 //! Who may ask.
 
-use crate::server::Server;
 use std::sync::Arc;
 use tollgate::server::auth::tokens::{Keyring, Rights, TokenSecret, Tokens};
 use tollgate::server::resp::RespSettings;
+use tollgate_test_kit::resp::RespServer;
 
 const PASSWORD: &str = "correct-horse-battery";
 const TOKEN: &str = "token-of-the-shop-0001";
@@ -17,14 +17,14 @@ fn keyring(all: &[(&str, &str, Rights)]) -> Arc<Keyring> {
     Arc::new(Keyring::new(tokens))
 }
 
-fn guarded() -> (Server, Arc<Keyring>) {
+fn guarded() -> (RespServer, Arc<Keyring>) {
     let tokens = keyring(&[("shop", TOKEN, Rights::CHECK), ("reader", READER, Rights::METRICS)]);
     let settings = RespSettings {
         password: Some(keyring(&[("default", PASSWORD, Rights::CHECK | Rights::REFUND)])),
         tokens: Some(Arc::clone(&tokens)),
         ..RespSettings::default()
     };
-    (Server::start_with("", settings), tokens)
+    (RespServer::start_with("", settings), tokens)
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn nothing_is_answered_before_a_password_is_shown() {
         "HELLO 3",
         "GET k",
     ] {
-        let reply = client.ask(line);
+        let reply = client.request(line);
         assert!(reply.starts_with("-NOAUTH "), "{line}: {reply}");
     }
     for line in [
@@ -52,10 +52,10 @@ fn nothing_is_answered_before_a_password_is_shown() {
         "HELLO 3 AUTH default wrong",
         "AUTH ''",
     ] {
-        let reply = client.ask(line);
+        let reply = client.request(line);
         assert!(reply.starts_with("-WRONGPASS "), "{line}: {reply}");
     }
-    assert!(client.ask("PING").starts_with("-NOAUTH "));
+    assert!(client.request("PING").starts_with("-NOAUTH "));
 }
 
 #[test]
@@ -73,7 +73,10 @@ fn a_password_and_a_token_open_the_door() {
         client.expect("CL.THROTTLE k 15 30 60 0", "*5\r\n:0\r\n:16\r\n:16\r\n:-1\r\n:0\r\n");
     }
     let mut client = server.connect();
-    assert_eq!(client.ask(&format!("HELLO 3 AUTH default {PASSWORD} SETNAME me")), "%7");
+    assert_eq!(
+        client.request(&format!("HELLO 3 AUTH default {PASSWORD} SETNAME me")),
+        "%7"
+    );
 }
 
 #[test]
@@ -83,11 +86,11 @@ fn a_token_may_do_what_its_rights_say() {
     client.expect(&format!("AUTH {READER}"), "+OK\r\n");
     client.expect("PING", "+PONG\r\n");
     for line in ["CL.THROTTLE k 1 1 1", "TOLLGATE.CHECK d 1"] {
-        let reply = client.ask(line);
+        let reply = client.request(line);
         assert!(reply.starts_with("-NOPERM this needs the right `check`"), "{reply}");
     }
     client.expect(&format!("AUTH {TOKEN}"), "+OK\r\n");
-    let reply = client.ask("CL.THROTTLE k 1 1 1 -1");
+    let reply = client.request("CL.THROTTLE k 1 1 1 -1");
     assert!(reply.starts_with("-NOPERM this needs the right `refund`"), "{reply}");
     client.expect(&format!("AUTH {PASSWORD}"), "+OK\r\n");
     client.expect("CL.THROTTLE k 1 1 1 -1", "*5\r\n:0\r\n:2\r\n:2\r\n:-1\r\n:0\r\n");
@@ -105,7 +108,7 @@ fn a_token_that_holds_no_more_opens_nothing_any_more() {
         .add("reader", TokenSecret::Plain(READER), Rights::METRICS)
         .unwrap();
     assert!(tokens.replace(without));
-    assert!(shop.ask("PING").starts_with("-NOAUTH "));
+    assert!(shop.request("PING").starts_with("-NOAUTH "));
     other.expect("PING", "+PONG\r\n");
 }
 
@@ -115,7 +118,7 @@ fn reset_forgets_who_it_was() {
     let mut client = server.connect();
     client.expect(&format!("AUTH {PASSWORD}"), "+OK\r\n");
     client.expect("RESET", "+RESET\r\n");
-    assert!(client.ask("PING").starts_with("-NOAUTH "));
+    assert!(client.request("PING").starts_with("-NOAUTH "));
 }
 
 #[test]

@@ -1,16 +1,15 @@
 //! What no client may use up.
 
-use crate::client::{Client, command};
-use crate::server::Server;
 use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::server::auth::tokens::{Keyring, Rights, TokenSecret, Tokens};
 use tollgate::server::resp::RespSettings;
+use tollgate_test_kit::resp::{Client, RespServer, command};
 
 #[test]
 fn what_is_no_command_is_told_so_and_ends_the_connection() {
-    for server in Server::both("") {
+    for server in RespServer::both("") {
         let line = "a".repeat(8 * 1024 + 2);
         for (bytes, expected) in [
             ("*1000000000\r\n", "a command has at most 64 arguments"),
@@ -39,7 +38,7 @@ fn what_is_no_command_is_told_so_and_ends_the_connection() {
 
 #[test]
 fn a_command_of_as_much_as_is_allowed_is_answered() {
-    for server in Server::both("") {
+    for server in RespServer::both("") {
         let mut client = server.connect();
         let (name, value) = ("n".repeat(256), "v".repeat(8 * 1024));
         let names: Vec<String> = (0..30).map(|number| format!("{number:02}{}", &name[2..])).collect();
@@ -54,7 +53,7 @@ fn a_command_of_as_much_as_is_allowed_is_answered() {
 
 #[test]
 fn a_client_that_reads_no_replies_is_cut_off() {
-    for server in Server::both("") {
+    for server in RespServer::both("") {
         let mut client = server.connect();
         client.stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
         let block = command(&["ECHO", &"e".repeat(8_000)]).repeat(8);
@@ -74,7 +73,7 @@ fn whoever_sends_half_a_command_has_some_time_and_no_more() {
         command_timeout: Duration::from_millis(200),
         ..RespSettings::default()
     };
-    let server = Server::start_with("", settings);
+    let server = RespServer::start_with("", settings);
     let mut slow = server.connect();
     let mut idle = server.connect();
     slow.send("*1\r\n$4\r\nPI");
@@ -89,7 +88,7 @@ fn whoever_does_nothing_for_too_long_is_hung_up_on() {
         idle_timeout: Duration::from_millis(100),
         ..RespSettings::default()
     };
-    let server = Server::start_with("", settings);
+    let server = RespServer::start_with("", settings);
     let mut client = server.connect();
     client.expect("PING", "+PONG\r\n");
     assert_eq!(client.rest(), "");
@@ -101,7 +100,7 @@ fn at_the_cap_of_connections_the_next_waits_until_one_ends() {
         connections: 1,
         ..RespSettings::default()
     };
-    let server = Server::start_with("", settings);
+    let server = RespServer::start_with("", settings);
     let mut first = server.connect();
     first.expect("PING", "+PONG\r\n");
     let mut second = server.connect();
@@ -124,7 +123,7 @@ fn half() -> Vec<u8> {
 }
 
 /// Clients that leave as much with the server as all together may.
-fn fill(server: &Server) -> Vec<Client> {
+fn fill(server: &RespServer) -> Vec<Client> {
     let half = half();
     (0..20)
         .map(|_| {
@@ -137,7 +136,7 @@ fn fill(server: &Server) -> Vec<Client> {
 
 #[test]
 fn who_behaves_is_served_while_others_leave_as_much_as_they_may() {
-    for server in Server::both("") {
+    for server in RespServer::both("") {
         let fillers = fill(&server);
         for _ in 0..20 {
             let mut client = server.connect();
@@ -153,7 +152,7 @@ fn who_behaves_is_served_while_others_leave_as_much_as_they_may() {
 
 #[test]
 fn who_finds_no_room_gets_it_when_others_are_done() {
-    for server in Server::both("") {
+    for server in RespServer::both("") {
         let mut fillers = fill(&server);
         for filler in &mut fillers {
             // The last argument. Those that were not read to here are waited for.
@@ -167,7 +166,7 @@ fn who_finds_no_room_gets_it_when_others_are_done() {
 
 #[test]
 fn replies_that_were_not_sent_are_nobody_elses() {
-    let server = Server::start();
+    let server = RespServer::start();
     let mut other = server.connect();
     let whole = command(&["ECHO", "not yours"]);
     for _ in 0..100 {
@@ -182,7 +181,7 @@ fn replies_that_were_not_sent_are_nobody_elses() {
 }
 
 /// One on the embedded store and one on Redis, both with a password.
-fn guarded(command_timeout: Duration) -> [Server; 2] {
+fn guarded(command_timeout: Duration) -> [RespServer; 2] {
     let mut tokens = Tokens::default();
     tokens
         .add("default", TokenSecret::Plain(PASSWORD), Rights::ALL)
@@ -193,8 +192,8 @@ fn guarded(command_timeout: Duration) -> [Server; 2] {
         ..RespSettings::default()
     };
     [
-        Server::start_with("", settings.clone()),
-        Server::start_shared_with("", settings, Duration::from_secs(5)),
+        RespServer::start_with("", settings.clone()),
+        RespServer::start_shared_with("", settings, Duration::from_secs(5)),
     ]
 }
 

@@ -1,7 +1,5 @@
 //! `TOLLGATE.CHECK`.
-
-use crate::client::command;
-use crate::server::Server;
+use tollgate_test_kit::resp::{RespServer, command};
 
 const RULES: &str = "\
 - { id: plan, per: user, limit: 2/h }
@@ -12,7 +10,7 @@ const RULES: &str = "\
 
 #[test]
 fn a_verdict_is_six_elements() {
-    for server in Server::both(RULES) {
+    for server in RespServer::both(RULES) {
         let mut client = server.connect();
         for (arguments, expected) in [
             (
@@ -53,7 +51,7 @@ fn a_verdict_is_six_elements() {
 
 #[test]
 fn what_cannot_be_asked_is_refused_and_charges_nothing() {
-    let server = Server::start_with(RULES, Default::default());
+    let server = RespServer::start_with(RULES, Default::default());
     let mut client = server.connect();
     let long = "n".repeat(257);
     for (arguments, expected) in [
@@ -87,7 +85,7 @@ fn what_cannot_be_asked_is_refused_and_charges_nothing() {
 
 #[test]
 fn checks_are_counted_by_door() {
-    let server = Server::start_with(RULES, Default::default());
+    let server = RespServer::start_with(RULES, Default::default());
     server
         .connect()
         .expect("TOLLGATE.CHECK default 1 user a", "*6\r\n:0\r\n");

@@ -1,8 +1,8 @@
 //! Clients that people use, with their default settings. `scripts/clients` gets them.
 
-use crate::server::Server;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use tollgate_test_kit::resp::RespServer;
 
 pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/clients")
@@ -30,7 +30,7 @@ pub(crate) fn run(command: &mut Command) -> String {
 
 #[track_caller]
 fn runs_client(program: &str, name: &str) {
-    for server in Server::both("") {
+    for server in RespServer::both("") {
         let mut command = Command::new(program);
         command.arg(script(name)).arg(server.address.port().to_string());
         command.env("NODE_PATH", folder().join("node_modules"));
@@ -55,7 +55,7 @@ fn ioredis_connects_and_calls() {
 
 #[test]
 fn redis_rs_connects_and_calls() {
-    for server in Server::both("") {
+    for server in RespServer::both("") {
         for protocol in ["resp2", "resp3"] {
             let url = format!("redis://{}/?protocol={protocol}", server.address);
             let mut client = redis::Client::open(url).unwrap().get_connection().unwrap();
@@ -80,7 +80,7 @@ fn redis_rs_connects_and_calls() {
 
 #[test]
 fn redis_cli_connects_and_calls() {
-    let server = Server::start();
+    let server = RespServer::start();
     for protocol in ["-2", "-3"] {
         let mut command = Command::new(folder().join("redis-cli"));
         command.args([protocol, "-p", &server.address.port().to_string()]);

@@ -1,8 +1,8 @@
 //! The examples of docs/redis-protocol.md, played from top to bottom.
 
 use crate::clients::{folder, run};
-use crate::server::Server;
 use std::process::Command;
+use tollgate_test_kit::resp::RespServer;
 
 const PAGE: &str = include_str!("../../../../docs/redis-protocol.md");
 const PROMPT: &str = "127.0.0.1:6380> ";
@@ -11,7 +11,7 @@ const PROMPT: &str = "127.0.0.1:6380> ";
 fn what_the_page_shows_is_what_comes() {
     let (_, rules) = PAGE.split_once("```yaml\nrules:\n").unwrap();
     let (rules, _) = rules.split_once("```").unwrap();
-    let server = Server::start_with(rules, Default::default());
+    let server = RespServer::start_with(rules, Default::default());
     let consoles = PAGE.split("```console\n").skip(1);
     let mut played = 0;
     for console in consoles.map(|rest| rest.split_once("```").unwrap().0) {

@@ -1,14 +1,12 @@
 //! What clients say before they ask.
-
-use crate::client::command;
-use crate::server::Server;
+use tollgate_test_kit::resp::{RespServer, command};
 
 const HELLO_3: &str = "%7\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$5\r\n7.0.0\r\n$5\r\nproto\r\n:3\r\n$2\r\nid\r\n:1\r\n\
      $4\r\nmode\r\n$10\r\nstandalone\r\n$4\r\nrole\r\n$6\r\nmaster\r\n$7\r\nmodules\r\n*0\r\n";
 
 #[test]
 fn hello_answers_in_the_protocol_that_it_asks_for() {
-    for server in Server::both("") {
+    for server in RespServer::both("") {
         let mut client = server.connect();
         let hello_2 = HELLO_3.replace("%7", "*14").replace(":3\r\n", ":2\r\n");
         client.expect("HELLO", &hello_2);
@@ -29,7 +27,7 @@ fn hello_answers_in_the_protocol_that_it_asks_for() {
 
 #[test]
 fn what_clients_send_by_default_is_answered() {
-    let server = Server::start();
+    let server = RespServer::start();
     let mut client = server.connect();
     for (line, expected) in [
         ("PING", "+PONG\r\n"),
@@ -59,7 +57,7 @@ fn what_clients_send_by_default_is_answered() {
     ] {
         client.expect(line, expected);
     }
-    assert_eq!(server.connect().ask("CLIENT ID"), ":2");
+    assert_eq!(server.connect().request("CLIENT ID"), ":2");
     client.send("info\r\n");
     let length: usize = client.line().strip_prefix('$').unwrap().parse().unwrap();
     let info = client.read(length + 2);
@@ -71,7 +69,7 @@ fn what_clients_send_by_default_is_answered() {
 
 #[test]
 fn empty_commands_are_passed_over() {
-    let server = Server::start();
+    let server = RespServer::start();
     let mut client = server.connect();
     client.send("\r\n\n*0\r\n*-1\r\n  \r\nPING\r\n");
     assert_eq!(client.line(), "+PONG");
@@ -79,7 +77,7 @@ fn empty_commands_are_passed_over() {
 
 #[test]
 fn whoever_says_goodbye_is_answered_and_heard_no_more() {
-    for server in Server::both("") {
+    for server in RespServer::both("") {
         let mut client = server.connect();
         client.send([command(&["PING"]), command(&["QUIT"]), command(&["PING"])].concat());
         assert_eq!(client.rest(), "+PONG\r\n+OK\r\n");
@@ -88,7 +86,7 @@ fn whoever_says_goodbye_is_answered_and_heard_no_more() {
 
 #[test]
 fn a_page_in_a_browser_gets_no_answer() {
-    let server = Server::start();
+    let server = RespServer::start();
     for request in [
         "POST / HTTP/1.1\r\nHost: x\r\n\r\nPING\r\n",
         "GET / HTTP/1.1\r\nHost: x\r\n\r\nPING\r\n",

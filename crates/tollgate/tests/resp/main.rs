@@ -9,11 +9,9 @@
 mod access;
 mod bounds;
 mod checks;
-mod client;
 mod clients;
 mod document;
 mod draining;
 mod handshakes;
 mod pipelines;
-mod server;
 mod throttle;

@@ -1,8 +1,7 @@
 //! Many commands at once.
 
-use crate::client::command;
-use crate::server::Server;
 use std::io::Write;
+use tollgate_test_kit::resp::{RespServer, command};
 
 /// Seeded numbers, so that a failure can be run again.
 struct Random(u64);
@@ -19,7 +18,7 @@ impl Random {
 
 #[test]
 fn a_thousand_calls_cut_anywhere_are_answered_in_order() {
-    for (index, server) in Server::both("").into_iter().enumerate() {
+    for (index, server) in RespServer::both("").into_iter().enumerate() {
         for seed in 0..3 {
             let mut random = Random(seed);
             let mut bytes = Vec::new();
@@ -68,7 +67,7 @@ fn a_thousand_calls_cut_anywhere_are_answered_in_order() {
 
 #[test]
 fn calls_on_one_key_in_one_pipeline_are_decided_one_after_the_other() {
-    for server in Server::both("- { id: plan, per: user, limit: 3/h }\n") {
+    for server in RespServer::both("- { id: plan, per: user, limit: 3/h }\n") {
         let mut client = server.connect();
         client.send(command(&["CL.THROTTLE", "k", "4", "1", "60"]).repeat(6));
         let replies: Vec<Vec<i64>> = (0..6).map(|_| client.integers()).collect();
@@ -89,7 +88,7 @@ fn calls_on_one_key_in_one_pipeline_are_decided_one_after_the_other() {
 
 #[test]
 fn the_protocol_changes_between_two_commands_of_one_pipeline() {
-    for server in Server::both("") {
+    for server in RespServer::both("") {
         let mut client = server.connect();
         client.send("TOLLGATE.CHECK d 1\r\nHELLO 3\r\nTOLLGATE.CHECK d 1\r\nQUIT\r\n");
         let received = client.rest();

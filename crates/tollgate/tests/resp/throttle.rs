@@ -1,8 +1,7 @@
 //! `CL.THROTTLE`, reply for reply.
 
-use crate::client::{Client, command};
-use crate::server::Server;
 use tollgate_limiter::core::Micros;
+use tollgate_test_kit::resp::{Client, RespServer, command};
 
 /// Calls on keys never seen: what is asked behind the name and the key, and the reply.
 const CALLS: [&[(&str, &str)]; 24] = [
@@ -96,7 +95,7 @@ fn reply(integers: &str) -> String {
 
 #[test]
 fn every_call_is_answered_as_redis_cell_answers_it() {
-    for server in Server::both("") {
+    for server in RespServer::both("") {
         let mut client = server.connect();
         for (key, calls) in CALLS.iter().enumerate() {
             for (arguments, expected) in *calls {
@@ -108,7 +107,7 @@ fn every_call_is_answered_as_redis_cell_answers_it() {
 
 #[test]
 fn calls_that_make_no_sense_are_refused_in_its_words_and_charge_nothing() {
-    for server in Server::both("") {
+    for server in RespServer::both("") {
         let mut client = server.connect();
         for (arguments, expected) in REFUSED {
             client.expect(
@@ -122,7 +121,7 @@ fn calls_that_make_no_sense_are_refused_in_its_words_and_charge_nothing() {
 
 #[test]
 fn keys_are_bytes_and_names_are_in_any_case() {
-    let server = Server::start();
+    let server = RespServer::start();
     let mut client = server.connect();
     let long = "k".repeat(8 * 1024);
     for key in ["", "ключ", "a\r\nb", "a b", "%s", &long] {
@@ -138,7 +137,7 @@ fn keys_are_bytes_and_names_are_in_any_case() {
 
 #[test]
 fn a_line_break_in_what_is_repeated_ends_no_line() {
-    let server = Server::start();
+    let server = RespServer::start();
     let mut client = server.connect();
     client.send(command(&["CL.THROTTLE", "k", "1\r\n+OK", "1", "1"]));
     assert_eq!(
@@ -152,7 +151,7 @@ fn a_line_break_in_what_is_repeated_ends_no_line() {
 
 #[test]
 fn time_gives_back_to_the_microsecond() {
-    let server = Server::start();
+    let server = RespServer::start();
     let mut client = server.connect();
     let call = |client: &mut Client| {
         client.send("CL.THROTTLE k 0 3 10\r\n");
@@ -169,7 +168,9 @@ fn time_gives_back_to_the_microsecond() {
 
 #[test]
 fn a_rule_and_a_call_never_share_a_counter() {
-    for server in Server::both("- { id: CL.THROTTLE, domain: CL.THROTTLE, per: key, algorithm: gcra, limit: 2/h }\n") {
+    for server in
+        RespServer::both("- { id: CL.THROTTLE, domain: CL.THROTTLE, per: key, algorithm: gcra, limit: 2/h }\n")
+    {
         let mut client = server.connect();
         client.expect("CL.THROTTLE k 1 2 3600 2", &reply("0 2 0 -1 3600"));
         client.send("TOLLGATE.CHECK CL.THROTTLE 1 key k\r\n");
@@ -180,7 +181,7 @@ fn a_rule_and_a_call_never_share_a_counter() {
 
 #[test]
 fn while_the_store_is_away_calls_are_held_to_a_share_and_closed_rules_say_so() {
-    let mut server = Server::start_shared("- { id: shut, per: key, limit: 2/h, on_store_failure: closed }\n");
+    let mut server = RespServer::start_shared("- { id: shut, per: key, limit: 2/h, on_store_failure: closed }\n");
     let mut client = server.connect();
     client.expect("CL.THROTTLE k 0 1 10", &reply("0 1 0 -1 10"));
     server.redis.as_mut().unwrap().kill();
@@ -188,14 +189,14 @@ fn while_the_store_is_away_calls_are_held_to_a_share_and_closed_rules_say_so() {
     client.expect("CL.THROTTLE other 0 1 10", &reply("0 1 0 -1 13"));
     client.send("CL.THROTTLE other 0 1 10\r\n");
     assert_eq!(client.integers()[0], 1, "it is refused");
-    let reply = client.ask("TOLLGATE.CHECK default 1 key k");
+    let reply = client.request("TOLLGATE.CHECK default 1 key k");
     assert!(reply.starts_with("-ERR store unavailable"), "{reply}");
     client.expect("PING", "+PONG\r\n");
 }
 
 #[test]
 fn calls_are_counted_by_door_and_result() {
-    let server = Server::start();
+    let server = RespServer::start();
     let mut client = server.connect();
     for line in [
         "CL.THROTTLE k 0 1 10",
@@ -205,7 +206,7 @@ fn calls_are_counted_by_door_and_result() {
         client.send(format!("{line}\r\n"));
         client.integers();
     }
-    client.ask("CL.THROTTLE k");
+    client.request("CL.THROTTLE k");
     let metrics = server.gate.metrics_text();
     for wanted in [
         "tollgate_checks_total{result=\"allow\",source=\"memory\",protocol=\"resp\"} 1\n",

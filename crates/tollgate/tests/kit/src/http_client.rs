@@ -4,22 +4,22 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-pub(crate) struct Client {
+pub struct Client {
     stream: TcpStream,
     /// What was read beyond the last answer.
     rest: Vec<u8>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
+pub struct Answer {
+    pub status: u16,
     /// Names in lower case, sorted, without `date`.
-    pub(crate) headers: Vec<(String, String)>,
-    pub(crate) body: String,
+    pub headers: Vec<(String, String)>,
+    pub body: String,
 }
 
 impl Client {
-    pub(crate) fn connect(address: SocketAddr) -> Self {
+    pub fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         // Far beyond what anything here takes: a test that hangs fails instead.
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -31,12 +31,12 @@ impl Client {
     }
 
     /// Writes bytes. Whether the server still wants them is seen when its answer is read.
-    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         let _ = self.stream.write_all(bytes.as_ref());
     }
 
     /// Whether something came back already.
-    pub(crate) fn has_answer(&self) -> bool {
+    pub fn has_answer(&self) -> bool {
         self.stream.set_nonblocking(true).unwrap();
         let came = self.stream.peek(&mut [0]);
         self.stream.set_nonblocking(false).unwrap();
@@ -44,7 +44,7 @@ impl Client {
     }
 
     /// The next answer.
-    pub(crate) fn answer(&mut self) -> Answer {
+    pub fn answer(&mut self) -> Answer {
         let head = loop {
             if let Some(end) = self.rest.windows(4).position(|window| window == b"\r\n\r\n") {
                 break self.rest.drain(..end + 4).collect::<Vec<u8>>();
@@ -78,12 +78,12 @@ impl Client {
     }
 
     /// Whether the server has ended the connection, without another byte.
-    pub(crate) fn is_closed(&mut self) -> bool {
+    pub fn is_closed(&mut self) -> bool {
         self.rest.is_empty() && !self.more()
     }
 
     /// Everything until the end of the connection.
-    pub(crate) fn rest(&mut self) -> String {
+    pub fn rest(&mut self) -> String {
         while self.more() {}
         String::from_utf8_lossy(&std::mem::take(&mut self.rest)).into_owned()
     }
@@ -102,41 +102,41 @@ impl Client {
         }
     }
 
-    pub(crate) fn post(&mut self, path: &str, body: impl AsRef<[u8]>) -> Answer {
+    pub fn post(&mut self, path: &str, body: impl AsRef<[u8]>) -> Answer {
         self.send(post(path, body.as_ref()));
         self.answer()
     }
 
     /// A check of these attributes, given as the inside of a JSON object.
-    pub(crate) fn check(&mut self, attributes: &str) -> Answer {
+    pub fn check(&mut self, attributes: &str) -> Answer {
         self.post("/v1/check", format!("{{\"attributes\":{{{attributes}}}}}"))
     }
 
-    pub(crate) fn check_cost(&mut self, attributes: &str, cost: u64) -> Answer {
+    pub fn check_cost(&mut self, attributes: &str, cost: u64) -> Answer {
         self.post(
             "/v1/check",
             format!("{{\"attributes\":{{{attributes}}},\"cost\":{cost}}}"),
         )
     }
 
-    pub(crate) fn get(&mut self, path: &str) -> Answer {
+    pub fn get(&mut self, path: &str) -> Answer {
         self.send(format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n"));
         self.answer()
     }
 }
 
 impl Answer {
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+    pub fn header(&self, name: &str) -> Option<&str> {
         let (_, value) = self.headers.iter().find(|(known, _)| known == name)?;
         Some(value)
     }
 
-    pub(crate) fn json(&self) -> serde_json::Value {
+    pub fn json(&self) -> serde_json::Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
     }
 }
 
-pub(crate) fn post(path: &str, body: &[u8]) -> Vec<u8> {
+pub fn post(path: &str, body: &[u8]) -> Vec<u8> {
     let length = body.len();
     let mut request = format!("POST {path} HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n\r\n").into_bytes();
     request.extend_from_slice(body);
@@ -158,6 +158,7 @@ fn is_structured(name: &str, value: &str) -> bool {
     }
 }
 
-pub(crate) fn begins(text: &str, with: &str) {
-    assert!(text.starts_with(with), "{text:?} does not begin with {with:?}");
+#[track_caller]
+pub fn assert_starts_with(text: &str, with: &str) {
+    assert!(text.starts_with(with), "{text:?} does not start with {with:?}");
 }

@@ -4,25 +4,25 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair,
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use tokio_rustls::TlsConnector;
 use tollgate::server::net::tls::TlsFiles;
 
 /// A folder that goes with the test.
-pub(crate) struct Folder(pub(crate) PathBuf);
+pub struct Folder(pub PathBuf);
 
-/// Somebody who signs certificates.
-pub(crate) type Authority = CertifiedIssuer<'static, KeyPair>;
+/// A certificate authority.
+pub type Authority = CertifiedIssuer<'static, KeyPair>;
 
 impl Folder {
-    pub(crate) fn new(name: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tls-{name}-{}", std::process::id()));
+    pub fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("tls-{name}-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         Self(path)
     }
 
-    pub(crate) fn files(&self, client_ca: Option<&str>) -> TlsFiles {
+    pub fn files(&self, client_ca: Option<&str>) -> TlsFiles {
         TlsFiles {
             certificate: self.0.join("server.pem"),
             key: self.0.join("server.key"),
@@ -32,7 +32,7 @@ impl Folder {
     }
 
     /// A new certificate for the server.
-    pub(crate) fn sign(&self, authority: &Authority) {
+    pub fn sign(&self, authority: &Authority) {
         let (certificate, key) = signed(authority);
         fs::write(self.0.join("server.pem"), certificate.pem()).unwrap();
         fs::write(self.0.join("server.key"), key.serialize_pem()).unwrap();
@@ -45,18 +45,18 @@ impl Drop for Folder {
     }
 }
 
-pub(crate) fn authority() -> Authority {
+pub fn authority() -> Authority {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
-pub(crate) fn signed(authority: &Authority) -> (rcgen::Certificate, KeyPair) {
+pub fn signed(authority: &Authority) -> (rcgen::Certificate, KeyPair) {
     signed_for(authority, &["localhost"])
 }
 
 /// A certificate that holds these names; one with a colon is a URI.
-pub(crate) fn signed_for(authority: &Authority, names: &[&str]) -> (rcgen::Certificate, KeyPair) {
+pub fn signed_for(authority: &Authority, names: &[&str]) -> (rcgen::Certificate, KeyPair) {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     let name = |name: &&str| match name.contains(':') {
@@ -67,8 +67,8 @@ pub(crate) fn signed_for(authority: &Authority, names: &[&str]) -> (rcgen::Certi
     (params.signed_by(&key, authority).unwrap(), key)
 }
 
-/// A client that trusts one authority, and shows a certificate if it has one.
-pub(crate) fn client(trusts: &Authority, shows: Option<(rcgen::Certificate, KeyPair)>, alpn: &[&[u8]]) -> TlsConnector {
+/// A client that trusts one authority, with a certificate of its own if it has one.
+pub fn client(trusts: &Authority, shows: Option<(rcgen::Certificate, KeyPair)>, alpn: &[&[u8]]) -> TlsConnector {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from(trusts.der().to_vec())).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());

@@ -4,12 +4,12 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-pub(crate) struct Client {
-    pub(crate) stream: TcpStream,
+pub struct Client {
+    pub stream: TcpStream,
 }
 
 impl Client {
-    pub(crate) fn connect(address: SocketAddr) -> Self {
+    pub fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         // Longer than anything takes here: a test that waits for nothing says so and does not hang.
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -17,30 +17,30 @@ impl Client {
         Self { stream }
     }
 
-    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.stream.write_all(bytes.as_ref()).unwrap();
     }
 
     /// Sends a line, and reads as many bytes as are expected.
     #[track_caller]
-    pub(crate) fn expect(&mut self, line: &str, expected: &str) {
+    pub fn expect(&mut self, line: &str, expected: &str) {
         self.send(format!("{line}\r\n"));
         assert_eq!(self.read(expected.len()), expected, "{line}");
     }
 
     /// Sends a line, and reads the line of the reply.
-    pub(crate) fn ask(&mut self, line: &str) -> String {
+    pub fn request(&mut self, line: &str) -> String {
         self.send(format!("{line}\r\n"));
         self.line()
     }
 
-    pub(crate) fn read(&mut self, length: usize) -> String {
+    pub fn read(&mut self, length: usize) -> String {
         let mut bytes = vec![0; length];
         self.stream.read_exact(&mut bytes).unwrap();
         String::from_utf8(bytes).unwrap()
     }
 
-    pub(crate) fn line(&mut self) -> String {
+    pub fn line(&mut self) -> String {
         let mut line = String::new();
         while !line.ends_with("\r\n") {
             line.push_str(&self.read(1));
@@ -50,7 +50,7 @@ impl Client {
     }
 
     /// A reply of integers, as an array of five or six with a name.
-    pub(crate) fn integers(&mut self) -> Vec<i64> {
+    pub fn integers(&mut self) -> Vec<i64> {
         let head = self.line();
         let Some(count) = head.strip_prefix('*') else {
             panic!("no array: {head}")
@@ -66,7 +66,7 @@ impl Client {
     }
 
     /// All that comes until the server hangs up.
-    pub(crate) fn rest(&mut self) -> String {
+    pub fn rest(&mut self) -> String {
         let mut bytes = Vec::new();
         let mut part = [0; 4096];
         loop {
@@ -82,7 +82,7 @@ impl Client {
 }
 
 /// A command as clients send it.
-pub(crate) fn command(words: &[&str]) -> Vec<u8> {
+pub fn command(words: &[&str]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {
         bytes.extend(format!("${}\r\n{word}\r\n", word.len()).bytes());

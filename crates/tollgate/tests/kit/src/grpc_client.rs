@@ -14,34 +14,34 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tollgate::server::rls::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, rate_limit_descriptor};
 
-pub(crate) const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+pub const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-pub(crate) struct Client<'r> {
+pub struct Client<'r> {
     runtime: &'r Runtime,
-    pub(crate) sender: SendRequest<Full<Bytes>>,
-    pub(crate) connection: JoinHandle<hyper::Result<()>>,
+    pub sender: SendRequest<Full<Bytes>>,
+    pub connection: JoinHandle<hyper::Result<()>>,
 }
 
 /// What came back for a call.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub struct Answer {
     /// Of HTTP.
-    pub(crate) http: u16,
+    pub http: u16,
     /// `grpc-status`; none if there is no such thing.
-    pub(crate) status: Option<u32>,
+    pub status: Option<u32>,
     /// `grpc-message`, as it is written.
-    pub(crate) words: String,
+    pub error_text: String,
     /// The message, without what stands before it.
-    pub(crate) message: Bytes,
+    pub message: Bytes,
 }
 
 impl<'r> Client<'r> {
-    pub(crate) fn connect(runtime: &'r Runtime, address: SocketAddr) -> Self {
+    pub fn connect(runtime: &'r Runtime, address: SocketAddr) -> Self {
         let stream = runtime.block_on(TcpStream::connect(address)).unwrap();
         Self::over(runtime, stream)
     }
 
-    pub(crate) fn over(runtime: &'r Runtime, stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Self {
+    pub fn over(runtime: &'r Runtime, stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Self {
         let (sender, connection) = runtime
             .block_on(http2::handshake(TokioExecutor::new(), TokioIo::new(stream)))
             .unwrap();
@@ -53,12 +53,12 @@ impl<'r> Client<'r> {
     }
 
     /// A call with these header fields beside the usual ones.
-    pub(crate) fn try_call(&mut self, path: &str, message: &[u8], fields: &[(&str, &str)]) -> hyper::Result<Answer> {
+    pub fn try_call(&mut self, path: &str, message: &[u8], fields: &[(&str, &str)]) -> hyper::Result<Answer> {
         self.send(path, framed(message), fields)
     }
 
     /// A request with any body.
-    pub(crate) fn send(&mut self, path: &str, body: Bytes, fields: &[(&str, &str)]) -> hyper::Result<Answer> {
+    pub fn send(&mut self, path: &str, body: Bytes, fields: &[(&str, &str)]) -> hyper::Result<Answer> {
         let sending = self.sender.send_request(request(path, body, fields));
         self.runtime.block_on(async {
             let (head, body) = sending.await?.into_parts();
@@ -68,7 +68,9 @@ impl<'r> Client<'r> {
             Ok(Answer {
                 http: head.status.as_u16(),
                 status: status(&trailers).or_else(|| status(&head.headers)),
-                words: words(&trailers).or_else(|| words(&head.headers)).unwrap_or_default(),
+                error_text: error_text(&trailers)
+                    .or_else(|| error_text(&head.headers))
+                    .unwrap_or_default(),
                 message: if bytes.len() > 5 {
                     bytes.slice(5..)
                 } else {
@@ -79,7 +81,7 @@ impl<'r> Client<'r> {
     }
 
     /// A call whose answer is read bit by bit.
-    pub(crate) fn begin(
+    pub fn start_call(
         &mut self,
         path: &str,
         message: &[u8],
@@ -87,21 +89,21 @@ impl<'r> Client<'r> {
         self.sender.send_request(request(path, framed(message), &[]))
     }
 
-    pub(crate) fn call(&mut self, path: &str, message: &[u8]) -> Answer {
+    pub fn call(&mut self, path: &str, message: &[u8]) -> Answer {
         self.try_call(path, message, &[]).unwrap()
     }
 
     /// The answer to a request that makes sense.
-    pub(crate) fn ask(&mut self, request: &RateLimitRequest) -> RateLimitResponse {
+    pub fn should_rate_limit(&mut self, request: &RateLimitRequest) -> RateLimitResponse {
         let answer = self.call(SHOULD_RATE_LIMIT, &request.encode_to_vec());
         assert_eq!((answer.http, answer.status), (200, Some(0)), "{answer:?}");
         RateLimitResponse::decode(answer.message).unwrap()
     }
 
     /// What is said to a request that makes none.
-    pub(crate) fn refused(&mut self, request: &RateLimitRequest) -> (u32, String) {
+    pub fn rejected(&mut self, request: &RateLimitRequest) -> (u32, String) {
         let answer = self.call(SHOULD_RATE_LIMIT, &request.encode_to_vec());
-        (answer.status.unwrap(), answer.words.replace("%20", " "))
+        (answer.status.unwrap(), answer.error_text.replace("%20", " "))
     }
 }
 
@@ -117,7 +119,7 @@ fn request(path: &str, body: Bytes, fields: &[(&str, &str)]) -> Request<Full<Byt
 }
 
 /// A message behind its five bytes.
-pub(crate) fn framed(message: &[u8]) -> Bytes {
+pub fn framed(message: &[u8]) -> Bytes {
     let mut bytes = BytesMut::new();
     bytes.put_u8(0);
     bytes.put_u32(message.len().try_into().unwrap());
@@ -129,12 +131,12 @@ fn status(headers: &HeaderMap) -> Option<u32> {
     headers.get("grpc-status")?.to_str().ok()?.parse().ok()
 }
 
-fn words(headers: &HeaderMap) -> Option<String> {
+fn error_text(headers: &HeaderMap) -> Option<String> {
     Some(headers.get("grpc-message")?.to_str().ok()?.to_owned())
 }
 
 /// A request of the usual domain.
-pub(crate) fn asks(descriptors: impl IntoIterator<Item = RateLimitDescriptor>) -> RateLimitRequest {
+pub fn request_for(descriptors: impl IntoIterator<Item = RateLimitDescriptor>) -> RateLimitRequest {
     RateLimitRequest {
         domain: "default".to_owned(),
         descriptors: descriptors.into_iter().collect(),
@@ -143,7 +145,7 @@ pub(crate) fn asks(descriptors: impl IntoIterator<Item = RateLimitDescriptor>) -
 }
 
 /// A descriptor of these entries.
-pub(crate) fn of(entries: &[(&str, &str)]) -> RateLimitDescriptor {
+pub fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
     let entry = |(key, value): &(&str, &str)| rate_limit_descriptor::Entry {
         key: (*key).to_owned(),
         value: (*value).to_owned(),
@@ -155,9 +157,9 @@ pub(crate) fn of(entries: &[(&str, &str)]) -> RateLimitDescriptor {
 }
 
 /// The same with hits of its own.
-pub(crate) fn hits(entries: &[(&str, &str)], hits: u64) -> RateLimitDescriptor {
+pub fn hits(entries: &[(&str, &str)], hits: u64) -> RateLimitDescriptor {
     RateLimitDescriptor {
         hits_addend: Some(hits),
-        ..of(entries)
+        ..descriptor(entries)
     }
 }

@@ -1,0 +1,21 @@
+//! The test kit of the product: a server for one test on a port of its own, and clients that speak its protocols by bytes.
+//!
+//! A crate, so that every test target uses the same code. Only tests depend on it.
+
+#![expect(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by a panic, and the names say what the helpers do"
+)]
+
+pub mod certificates;
+pub mod grpc;
+mod grpc_client;
+pub mod http;
+mod http_client;
+pub mod resp;
+mod resp_client;
+mod server;
+
+pub use server::{TestServer, eventually, manual_clock, memory_store, redis_store, rule_set};
