@@ -120,7 +120,7 @@ async fn without_a_store(fallback_options: FallbackOptions) -> Result<Fallback<R
     drop(server);
     let charge = charges(&store, 1);
     let from = Instant::now();
-    while store.inner().breaker() != BreakerState::Open {
+    while store.inner().status().breaker.state != BreakerState::Open {
         if from.elapsed() > Duration::from_secs(10) {
             return Err("the breaker does not open".into());
         }

@@ -40,8 +40,8 @@ use self::node::request::{NodeReply, NodeRequest, to_settlement, unmarked_receip
 use self::script::call::{ChargeReply, ScriptOp};
 use self::topology::Topology;
 use super::{
-    BreakerState, BreakerStatus, CounterStore, Hit, HitOp, Keyspace, LastError, SettleRequest, Settlement, Source,
-    Store, StoreError, StoreKind, StoreStatus,
+    BreakerStatus, CounterStore, Hit, HitOp, Keyspace, LastError, SettleRequest, Settlement, Source, Store, StoreError,
+    StoreKind, StoreStatus,
 };
 use crate::compat::redis_counters::RedisCounters;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -87,12 +87,12 @@ impl Redis {
     }
 
     /// The last error of any call, also while other calls succeed.
-    pub fn last_error(&self) -> Option<LastError> {
+    fn last_error(&self) -> Option<LastError> {
         self.context.metrics.last_error(self.context.clock.now())
     }
 
     /// Warnings about its servers: findings of the last diagnostics, and sentinels that do not answer.
-    pub fn warnings(&self) -> Vec<String> {
+    fn warnings(&self) -> Vec<String> {
         let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone();
         warnings.extend(self.connector_warning());
         warnings
@@ -118,21 +118,11 @@ impl Redis {
     }
 
     /// The reason why a server is unreachable, if one is.
-    pub fn connection_error(&self) -> Option<String> {
+    fn connection_error(&self) -> Option<String> {
         self.topology.error().or_else(|| {
             let error = self.counters.as_ref()?.per_second_store()?.topology.error()?;
             Some(format!("windows of a second: {error}"))
         })
-    }
-
-    /// The worst state of its circuit breakers.
-    pub fn breaker(&self) -> BreakerState {
-        self.topology.breaker().0
-    }
-
-    /// The state changes of its circuit breakers.
-    pub fn breaker_changes(&self) -> u64 {
-        self.topology.breaker().1
     }
 
     /// Returns cost or a lease to one counter. Returns its standing, and true if there was anything to return.

@@ -60,7 +60,7 @@ async fn a_killed_primary_takes_only_its_own_keys_along_until_its_replica_has_it
     // Whoever asks it waits no longer than for a part of what is measured.
     let impatient = open_for(&cluster, Duration::from_millis(30));
     let merchant_limit = |merchant: usize| charge(rules.keys(&store, merchant)[1], &rules.merchant);
-    until("a fault", async || store.connection_error().is_some()).await;
+    until("a fault", async || store.status().connection_error.is_some()).await;
     until("another primary", async || {
         // It is asked all the time.
         let _ = impatient.peek(&[merchant_limit(lost)]).await;
@@ -77,11 +77,11 @@ async fn a_killed_primary_takes_only_its_own_keys_along_until_its_replica_has_it
     assert!(took < Duration::from_secs(1), "{took:?}");
     assert!(store.peek(&[merchant_limit(kept)]).await.outcomes[0].is_ok());
     until("no fault", async || {
-        store.connection_error().is_none() && impatient.connection_error().is_none()
+        store.status().connection_error.is_none() && impatient.status().connection_error.is_none()
     })
     .await;
     // The killed one has left the map, and that it was left alone once stays counted.
-    assert!(impatient.breaker_changes() >= 1);
+    assert!(impatient.status().breaker.transitions >= 1);
     let before = load.passed();
     until("all going on", async || load.passed() > before + 1_000).await;
     let (observed, stores) = load.end().await;
@@ -269,7 +269,7 @@ async fn a_store_that_finds_nobody_says_so() {
     let settlement = store.settle(&[unused], LeaseId::default()).await;
     assert_eq!(settlement.outcomes, [Err(StoreError::Unavailable)]);
     until("a fault", async || {
-        let error = store.connection_error().unwrap_or_default();
+        let error = store.status().connection_error.unwrap_or_default();
         error.starts_with("no server of the cluster answers: ")
     })
     .await;

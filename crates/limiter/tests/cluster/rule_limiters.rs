@@ -9,6 +9,7 @@ use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::rules::{Attempt, Attribute, ParserOptions, RulesParser};
 use tollgate_limiter::core::{Source, yaml};
 use tollgate_limiter::store::Keyspace;
+use tollgate_limiter::store::Store;
 use tollgate_limiter::testing::cluster::Cluster;
 use tollgate_limiter::testing::servers::ServerKind;
 
@@ -66,9 +67,9 @@ async fn a_rule_that_is_closed_costs_the_others_nothing() {
     for server in [victim + 3, victim] {
         cluster.servers[server].kill();
     }
-    until("a fault", async || store.connection_error().is_some()).await;
+    until("a fault", async || store.status().connection_error.is_some()).await;
     let host = format!("127.0.0.1:{}", cluster.servers[victim].port());
-    let error = store.connection_error().unwrap_or_default();
+    let error = store.status().connection_error.unwrap_or_default();
     assert!(error.starts_with(&host), "{error}");
     assert_eq!(check("harmless").await, (true, Source::Open, 998));
     assert_eq!(used().await, 2);

@@ -101,7 +101,7 @@ async fn counters_are_kept_on_a_cluster_over_tls() {
     let settlement = astray.settle(&charges[..1], LeaseId::default()).await;
     assert!(settlement.outcomes[0].is_err(), "{settlement:?}");
     until("a reason", async || {
-        let error = astray.connection_error().unwrap_or_default();
+        let error = astray.status().connection_error.unwrap_or_default();
         error.contains("certificate")
     })
     .await;

@@ -75,7 +75,7 @@ async fn a_cluster_that_lets_nobody_in_is_tried_once_a_second() {
     let url = cluster.url().replace("://", "://nobody:wrong@");
     let store = Redis::options(&url).expect("a URL").open();
     tokio::time::sleep(Duration::from_millis(3_500)).await;
-    let error = store.connection_error().expect("nobody is let in");
+    let error = store.status().connection_error.expect("nobody is let in");
     assert!(!error.contains("wrong"), "{error}");
     for server in 0..3 {
         let stats = cluster.command(server, "INFO commandstats").expect("its figures");

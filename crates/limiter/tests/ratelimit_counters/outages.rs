@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tollgate_limiter::RuleLimiter;
 use tollgate_limiter::core::Source;
+use tollgate_limiter::store::Store;
 use tollgate_limiter::store::StoreMode;
 use tollgate_limiter::store::fallback::{Fallback, FallbackOptions};
 use tollgate_limiter::store::redis::Redis;
@@ -105,7 +106,7 @@ async fn a_server_that_falls_silent_costs_a_deadline_and_then_nothing() {
     server.freeze();
     until("left alone", async || {
         hit(&limiter, &["year=x"], 1).await;
-        shared.breaker() != tollgate_limiter::store::BreakerState::Closed
+        shared.status().breaker.state != tollgate_limiter::store::BreakerState::Closed
     })
     .await;
     assert_eq!(hit(&limiter, &["year=x"], 1).await.2, Source::Local);
@@ -152,7 +153,7 @@ async fn many_hits_that_wait_for_one_connection_are_one_failure() {
         limiter.check(&attempt(&x, 1)).await.verdict.source == Source::Shared
     })
     .await;
-    assert_eq!(limiter.store().breaker_changes(), 0);
+    assert_eq!(limiter.store().status().breaker.transitions, 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -34,7 +34,7 @@ fn poll<T>(pending: &mut Pin<Box<dyn Future<Output = T> + Send + '_>>) -> Poll<T
 
 /// Waits until the store is connected. Nothing is asked of the script.
 async fn connected(store: &Redis) {
-    while store.connection_error().is_some() {
+    while store.status().connection_error.is_some() {
         sleep(Duration::from_millis(1)).await;
     }
 }
@@ -227,7 +227,7 @@ async fn without_a_server_everybody_is_told_within_the_deadline() {
         );
         assert!(took < deadline * 5, "{took:?}");
     }
-    assert!(store.connection_error().is_some());
+    assert!(store.status().connection_error.is_some());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -32,8 +32,8 @@ async fn until(store: &Redis, key: RedisKey, max: Duration) -> Duration {
         assert!(
             from.elapsed() < max,
             "{:?} {:?}",
-            store.connection_error(),
-            store.breaker()
+            store.status().connection_error,
+            store.status().breaker.state
         );
         sleep(Duration::from_millis(1)).await;
     }
@@ -44,7 +44,7 @@ async fn until(store: &Redis, key: RedisKey, max: Duration) -> Duration {
 async fn until_open(store: &Redis, key: RedisKey) -> usize {
     let from = Instant::now();
     let mut waited = 0;
-    while store.breaker() != BreakerState::Open {
+    while store.status().breaker.state != BreakerState::Open {
         assert!(from.elapsed() < Duration::from_secs(5), "it stays closed");
         let requested = Instant::now();
         settle(store, key, &limit(), 1).await;
@@ -77,13 +77,16 @@ async fn a_server_that_falls_silent_is_left_alone_and_asked_again_when_it_speaks
     answers_at_once(&store, key).await;
     sleep(Duration::from_millis(600)).await;
     assert_eq!(
-        store.breaker(),
+        store.status().breaker.state,
         BreakerState::Open,
         "it takes connections, and answers nothing"
     );
     fixture.server.thaw();
     until(&store, key, Duration::from_secs(2)).await;
-    assert_eq!((store.breaker(), store.breaker_changes()), (BreakerState::Closed, 2));
+    assert_eq!(
+        (store.status().breaker.state, store.status().breaker.transitions),
+        (BreakerState::Closed, 2)
+    );
     assert!(!store.is_unavailable(&[crate::fixture::charge(key, &limit(), 1)]));
 }
 
@@ -105,7 +108,7 @@ async fn one_slow_answer_is_one_failure() {
         sleep(Duration::from_millis(250)).await;
     }
     // Each of them was longer than five deadlines. A busy machine makes some longer still.
-    let changes = store.breaker_changes();
+    let changes = store.status().breaker.transitions;
     assert!(changes <= STALLS, "{changes} changes");
 }
 
@@ -115,13 +118,13 @@ async fn two_calls_are_enough_to_notice_that_a_server_is_away() {
     let (store, key) = opened(&fixture, Functions::Auto).await;
     fixture.server.kill();
     let from = Instant::now();
-    while store.connection_error().is_none() {
+    while store.status().connection_error.is_none() {
         assert!(from.elapsed() < Duration::from_secs(5), "nothing is noticed");
         sleep(Duration::from_millis(1)).await;
     }
     settle(&store, key, &limit(), 1).await;
     settle(&store, key, &limit(), 1).await;
-    while store.breaker() != BreakerState::Open {
+    while store.status().breaker.state != BreakerState::Open {
         assert!(from.elapsed() < Duration::from_secs(5), "it stays closed");
         sleep(Duration::from_millis(1)).await;
     }
@@ -138,17 +141,17 @@ async fn callers_who_leave_before_the_deadline_show_that_a_server_is_silent() {
     }
     sleep(Duration::from_millis(200)).await;
     assert_eq!(
-        (store.breaker(), store.metrics().connect_attempts.get()),
+        (store.status().breaker.state, store.metrics().connect_attempts.get()),
         (BreakerState::Closed, 1)
     );
     fixture.server.freeze();
     let from = Instant::now();
-    while store.breaker() != BreakerState::Open {
+    while store.status().breaker.state != BreakerState::Open {
         assert!(from.elapsed() < Duration::from_secs(5), "it stays closed");
         let _ = timeout(Duration::from_millis(20), settle(&store, key, &limit(), 1)).await;
     }
     answers_at_once(&store, key).await;
-    assert!(store.connection_error().is_some());
+    assert!(store.status().connection_error.is_some());
     fixture.server.thaw();
     until(&store, key, Duration::from_secs(2)).await;
 }
@@ -181,7 +184,7 @@ async fn a_server_that_takes_no_writes_is_not_well_because_it_answers() {
     fixture.query::<()>(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
     until_open(&store, key).await;
     sleep(Duration::from_secs(1)).await;
-    assert_eq!(store.breaker(), BreakerState::Open);
+    assert_eq!(store.status().breaker.state, BreakerState::Open);
     fixture.query::<()>(&["REPLICAOF", "NO", "ONE"]);
     until(&store, key, Duration::from_secs(2)).await;
 
@@ -189,7 +192,7 @@ async fn a_server_that_takes_no_writes_is_not_well_because_it_answers() {
     fixture.query::<()>(&["CONFIG", "SET", "maxmemory", "100kb"]);
     until_open(&store, key).await;
     sleep(Duration::from_secs(1)).await;
-    assert_eq!(store.breaker(), BreakerState::Open);
+    assert_eq!(store.status().breaker.state, BreakerState::Open);
     fixture.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
     until(&store, key, Duration::from_secs(3)).await;
     let counted = |code| {
@@ -234,6 +237,6 @@ async fn what_one_key_holds_says_nothing_of_the_server() {
     for _ in 0..50 {
         assert!(settle(&store, foreign, &other, 1).await.outcomes[0].is_err());
     }
-    assert_eq!(store.breaker(), BreakerState::Closed);
+    assert_eq!(store.status().breaker.state, BreakerState::Closed);
     assert!(settle(&store, key, &limit(), 1).await.allowed);
 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tollgate_core::{Limit, Micros, TokenBucket};
+use tollgate_limiter::store::Store;
 use tollgate_limiter::store::StoreError;
 use tollgate_limiter::store::redis::{Functions, Redis};
 use tollgate_limiter::testing::servers::{Server, ServerKind};
@@ -23,7 +24,7 @@ async fn settle_until_allowed(fixture: &Fixture, store: &Redis) -> Duration {
         assert!(
             from.elapsed() < Duration::from_secs(10),
             "{:?}",
-            store.connection_error()
+            store.status().connection_error
         );
         sleep(Duration::from_millis(1)).await;
     }
@@ -145,11 +146,11 @@ async fn a_server_that_comes_back_is_found_within_two_seconds() {
             );
             assert!(is_away, "{failed:?}");
         }
-        assert!(store.connection_error().is_some());
+        assert!(store.status().connection_error.is_some());
         fixture.server.revive();
         let took = settle_until_allowed(&fixture, &store).await;
         assert!(took < Duration::from_secs(2), "{took:?}");
-        assert_eq!(store.connection_error(), None);
+        assert_eq!(store.status().connection_error, None);
         fixture.audit();
     }
 }

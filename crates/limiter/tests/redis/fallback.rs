@@ -54,11 +54,11 @@ impl Load {
         let key = fixture.counter(instances[0].inner(), &hot(), "hot");
         for store in &instances {
             let from = Instant::now();
-            while store.inner().connection_error().is_some() {
+            while store.inner().status().connection_error.is_some() {
                 assert!(
                     from.elapsed() < Duration::from_secs(5),
                     "{:?}",
-                    store.inner().connection_error()
+                    store.inner().status().connection_error
                 );
                 sleep(Duration::from_millis(5)).await;
             }
@@ -175,8 +175,8 @@ async fn a_killed_server_that_comes_back_empty_costs_what_is_promised() {
     );
     assert!(by(&observed, Source::Shared, back + 1.2) > 20);
     for store in &instances {
-        assert_eq!(store.inner().breaker(), BreakerState::Closed);
-        assert_eq!(store.inner().breaker_changes(), 2);
+        assert_eq!(store.inner().status().breaker.state, BreakerState::Closed);
+        assert_eq!(store.inner().status().breaker.transitions, 2);
     }
 }
 
@@ -233,7 +233,7 @@ async fn a_link_that_comes_and_goes_mints_nothing_and_is_seldom_trusted() {
     assert!(local > 500, "the fault did not bite: {local}");
     assert!(x <= 200.0, "{x}");
     for store in &instances {
-        let changes = store.inner().breaker_changes();
+        let changes = store.inner().status().breaker.transitions;
         assert!((1..=10).contains(&changes), "{changes}");
     }
 }
@@ -305,7 +305,7 @@ async fn without_a_server_to_begin_with_it_serves_and_finds_it_later() {
         assert!(
             from.elapsed() < Duration::from_secs(3),
             "{:?}",
-            store.inner().connection_error()
+            store.inner().status().connection_error
         );
         sleep(Duration::from_millis(5)).await;
     }

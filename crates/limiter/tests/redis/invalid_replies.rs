@@ -173,7 +173,7 @@ async fn nonsense_is_an_error_and_not_the_end() {
             assert!(
                 from.elapsed() < Duration::from_secs(5),
                 "{fields}: {:?}",
-                store.connection_error()
+                store.status().connection_error
             );
         }
     }
@@ -219,7 +219,7 @@ async fn an_answer_of_another_length_is_none_and_bytes_at_random_harm_nobody() {
             assert!(
                 from.elapsed() < Duration::from_secs(5),
                 "{:?}",
-                store.connection_error()
+                store.status().connection_error
             );
         }
     }

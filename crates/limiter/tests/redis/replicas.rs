@@ -171,7 +171,7 @@ async fn a_replica_that_goes_or_falls_silent_leaves_looks_to_the_primary() {
     }
     assert!(store.metrics().replica_misses.get() <= 2);
     assert_eq!(store.metrics().errors().map(|(_, count)| count).sum::<u64>(), 0);
-    assert_eq!(store.connection_error(), None);
+    assert_eq!(store.status().connection_error, None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

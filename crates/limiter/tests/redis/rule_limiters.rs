@@ -7,6 +7,7 @@ use tokio::time::{Instant, sleep};
 use tollgate_core::problem::Origin;
 use tollgate_core::rules::{Attempt, ParserOptions, RulesParser};
 use tollgate_core::{Cost, Source, yaml};
+use tollgate_limiter::store::Store;
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::testing::servers::ServerKind;
 use tollgate_limiter::{AttemptItem, Direction, RuleLimiter};
@@ -44,7 +45,7 @@ async fn frozen() -> (Fixture, RuleLimiter<Redis>) {
         assert!(
             from.elapsed() < Duration::from_secs(10),
             "{:?}",
-            limiter.store().connection_error()
+            limiter.store().status().connection_error
         );
         sleep(Duration::from_millis(5)).await;
     }

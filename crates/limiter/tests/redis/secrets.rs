@@ -68,7 +68,7 @@ impl Drop for Guarded {
 async fn error(store: &Redis) -> String {
     let from = Instant::now();
     loop {
-        match store.connection_error() {
+        match store.status().connection_error {
             Some(error) if error != "not connected yet" => return error,
             error => assert!(from.elapsed() < Duration::from_secs(5), "{error:?}"),
         }
@@ -81,7 +81,7 @@ async fn works(guarded: &Guarded, options: RedisOptions) {
     let limit = every_limit(5, Micros::from_secs(60))[0];
     let key = guarded.fixture.counter(&store, &limit, "anybody");
     let settlement = store.settle(&[charge(key, &limit, 1)], lease()).await;
-    assert!(settlement.allowed, "{:?}", store.connection_error());
+    assert!(settlement.allowed, "{:?}", store.status().connection_error);
     assert_eq!(guarded.fixture.audit(), 1);
 }
 

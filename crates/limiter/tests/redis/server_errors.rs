@@ -112,7 +112,7 @@ async fn a_server_that_takes_no_writes_is_not_dialled_for_each_call() {
         assert!(
             from.elapsed() < Duration::from_secs(3),
             "{:?}",
-            store.connection_error()
+            store.status().connection_error
         );
     }
 }

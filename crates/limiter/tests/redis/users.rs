@@ -169,7 +169,7 @@ async fn a_key_that_may_not_be_read_is_not_taken_for_a_foreign_one() {
 async fn connection_error(store: &Redis) -> String {
     let from = Instant::now();
     loop {
-        match store.connection_error() {
+        match store.status().connection_error {
             Some(connection_error) if connection_error != "not connected yet" => return connection_error,
             connection_error => assert!(from.elapsed() < Duration::from_secs(5), "{connection_error:?}"),
         }

@@ -82,7 +82,10 @@ async fn sentinels_that_are_away_stop_nobody() {
         .expect("it does");
     assert!(killed > 0);
     let dialled = || store.metrics().connect_attempts.get() > connect_attempts;
-    until("a new connection", || dialled() && store.connection_error().is_none()).await;
+    until("a new connection", || {
+        dialled() && store.status().connection_error.is_none()
+    })
+    .await;
     let second = store.settle(&[charge], LeaseId::default()).await;
     assert!(second.allowed, "{second:?}");
     // Another that starts now knows it from whoever was told.
