@@ -1,4 +1,5 @@
-//! The HTTP client of the commands that call a running server: one request, over TCP, TLS or a Unix socket.
+//! The HTTP client of the commands that call a running server: one request, over TCP, TLS or a Unix socket. It uses hyper's
+//! client connection; a pooled client would need connectors for TLS and Unix sockets that no dependency brings.
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;

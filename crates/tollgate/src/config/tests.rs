@@ -1,4 +1,4 @@
-//! What settings mean, and what is said of those that mean nothing. Over all sections, as a person writes them.
+//! Validation of settings over all sections: the values that are read, and the problems of invalid ones.
 
 use super::*;
 use crate::server::http::{Gateway, RequestField, RetryAfterFormat};
