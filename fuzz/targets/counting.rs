@@ -1,36 +1,36 @@
-//! Memory that is counted, to hold readers to a part of what they read.
+//! An allocator that counts, to limit the memory of parsers to a multiple of their input.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Counts what is taken, and the most that ever was.
-struct Counting;
+/// Counts allocated bytes and their maximum.
+struct CountingAllocator;
 
-static TAKEN: AtomicUsize = AtomicUsize::new(0);
-static MOST: AtomicUsize = AtomicUsize::new(0);
+static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let taken = TAKEN.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
-        MOST.fetch_max(taken, Ordering::Relaxed);
+        let allocated = ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        PEAK.fetch_max(allocated, Ordering::Relaxed);
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        TAKEN.fetch_sub(layout.size(), Ordering::Relaxed);
+        ALLOCATED.fetch_sub(layout.size(), Ordering::Relaxed);
         unsafe { System.dealloc(memory, layout) }
     }
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// Does it, and sees that it never took more than twice the input and 64 KiB at a time.
-pub fn bounded<T>(input: &[u8], read: impl FnOnce() -> T) -> T {
-    let before = TAKEN.load(Ordering::Relaxed);
-    MOST.store(before, Ordering::Relaxed);
-    let read = read();
-    let most = MOST.load(Ordering::Relaxed) - before;
-    assert!(most <= 2 * input.len() + (64 << 10), "{most} bytes for {}", input.len());
-    read
+/// Runs a parser and asserts that it never allocates more than twice its input plus 64 KiB.
+pub fn bounded<T>(input: &[u8], parse: impl FnOnce() -> T) -> T {
+    let before = ALLOCATED.load(Ordering::Relaxed);
+    PEAK.store(before, Ordering::Relaxed);
+    let parsed = parse();
+    let peak = PEAK.load(Ordering::Relaxed) - before;
+    assert!(peak <= 2 * input.len() + (64 << 10), "{peak} bytes for {}", input.len());
+    parsed
 }

@@ -1,5 +1,5 @@
-//! Any bytes as Envoy's request, in protobuf and in JSON: refused, or planned to the keys it is counted under. Reading takes no
-//! more memory than twice the input and 64 KiB.
+//! Any bytes as Envoy's request, in protobuf and in JSON: rejected, or planned to the keys it is counted in. Parsing takes no
+//! more memory than twice the input plus 64 KiB.
 #![no_main]
 
 mod counting;
@@ -7,13 +7,13 @@ mod counting;
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
 use std::sync::{Arc, LazyLock};
-use tollgate::server::envoy::bounds::is_bounded;
-use tollgate::server::envoy::request::{Asked, DESCRIPTORS_MAX, attributes};
-use tollgate::server::envoy::{RateLimitRequest, json};
+use tollgate::server::rls::bounds::check_bounds;
+use tollgate::server::rls::request::{DESCRIPTORS_MAX, RlsRequest, attributes};
+use tollgate::server::rls::{RateLimitRequest, json};
 use tollgate_core::problem::Origin;
-use tollgate_core::rules::{Reader, Settings};
+use tollgate_core::rules::{ParserOptions, RulesParser};
 use tollgate_core::yaml;
-use tollgate_limiter::RuleBook;
+use tollgate_limiter::RuleLimiter;
 use tollgate_limiter::store::memory::Memory;
 
 /// Rules of every kind of condition and subject.
@@ -29,54 +29,53 @@ rules:
 - { id: priced, per: b, cost: { attribute: a, default: 2 }, limit: 50/min }
 ";
 
-static BOOK: LazyLock<RuleBook<Memory>> = LazyLock::new(|| {
-    let node = yaml::parse(&Origin::new("rules.yaml", RULES)).expect("it is YAML");
-    let mut reader = Reader::new(Settings::default());
-    reader.file(&node);
-    let read = reader.finish().expect("the rules are sound");
-    RuleBook::new(read.rules, Arc::new(Memory::options().max_memory(1 << 20).build()))
+static LIMITER: LazyLock<RuleLimiter<Memory>> = LazyLock::new(|| {
+    let node = yaml::parse(&Origin::new("rules.yaml", RULES)).expect("valid YAML");
+    let mut parser = RulesParser::new(ParserOptions::default());
+    parser.add_file(&node);
+    let parsed = parser.finish().expect("valid rules");
+    RuleLimiter::new(parsed.rules, Arc::new(Memory::options().max_memory(1 << 20).build()))
 });
 
-/// As the gRPC front end reads it.
-fn of_protobuf(bytes: &[u8]) -> Option<RateLimitRequest> {
-    is_bounded(bytes).ok()?;
+/// As the gRPC front end parses it.
+fn from_protobuf(bytes: &[u8]) -> Option<RateLimitRequest> {
+    check_bounds(bytes).ok()?;
     RateLimitRequest::decode(bytes).ok()
 }
 
-/// As the HTTP front end reads it.
-fn of_json(bytes: &[u8]) -> Option<RateLimitRequest> {
+/// As the HTTP front end parses it.
+fn from_json(bytes: &[u8]) -> Option<RateLimitRequest> {
     json::read(bytes).ok()
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    for read in [of_protobuf, of_json] {
-        let Some(request) = counting::bounded(bytes, || {
-            let request = read(bytes)?;
-            attributes(&request).is_ok().then_some(request)
+    for parse in [from_protobuf, from_json] {
+        let Some(message) = counting::bounded(bytes, || {
+            let message = parse(bytes)?;
+            attributes(&message).is_ok().then_some(message)
         }) else {
             continue;
         };
-        let Ok(entries) = attributes(&request) else { continue };
-        let Ok(asked) = Asked::read(&request, &entries, BOOK.rules()) else { continue };
-        assert_eq!(asked.parts.len(), request.descriptors.len());
-        assert!(asked.parts.len() <= DESCRIPTORS_MAX);
-        for (part, descriptor) in asked.parts.iter().zip(&request.descriptors) {
-            assert_eq!(part.attempt.attributes.len(), descriptor.entries.len());
-            let plan = BOOK.plan(&part.attempt);
-            let again = BOOK.plan(&part.attempt);
-            // The same attempt is counted in the same places.
-            assert!(plan.charges.iter().zip(&again.charges).all(|(one, other)| one.key == other.key));
+        let Ok(entries) = attributes(&message) else { continue };
+        let Ok(request) = RlsRequest::read(&message, &entries, LIMITER.rules()) else { continue };
+        assert_eq!(request.items.len(), message.descriptors.len());
+        assert!(request.items.len() <= DESCRIPTORS_MAX);
+        for (item, descriptor) in request.items.iter().zip(&message.descriptors) {
+            assert_eq!(item.attempt.attributes.len(), descriptor.entries.len());
+            // The same attempt is counted in the same keys.
+            let keys = || LIMITER.plan(&item.attempt).charges().map(|planned| planned.charge.key.clone()).collect::<Vec<_>>();
+            assert_eq!(keys(), keys());
         }
-        let together = pollster(BOOK.check_together(&asked.parts));
-        assert_eq!(together.parts.len(), asked.parts.len());
+        let verdict = poll_once(LIMITER.check_all(&request.items));
+        assert_eq!(verdict.items.len(), request.items.len());
     }
 });
 
-/// What a future comes to that is never kept waiting: the embedded store answers at once.
-fn pollster<T>(future: impl Future<Output = T>) -> T {
+/// The output of a future that never waits: the memory store answers in one poll.
+fn poll_once<T>(future: impl Future<Output = T>) -> T {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(future).poll(&mut context) {
         std::task::Poll::Ready(output) => output,
-        std::task::Poll::Pending => unreachable!("the embedded store never waits"),
+        std::task::Poll::Pending => unreachable!("the memory store never waits"),
     }
 }

@@ -1,7 +1,7 @@
-//! Any lines as the headers of a gateway's question: whose request it is and what rules see of it, or a problem.
+//! Any lines as the headers of a forward-auth request: the client address and the attributes, or an error.
 //!
-//! The first digit is the gateway, the rest of its line what follows the domain in the path, and each other line a header:
-//! its first digit says which. Seeing takes no more memory than twice the input and 64 KiB.
+//! The first digit selects the gateway, the rest of its line is the path after the domain, and each other line is a header:
+//! its first digit selects the name. Parsing takes no more memory than twice the input plus 64 KiB.
 #![no_main]
 
 mod counting;
@@ -9,7 +9,7 @@ mod counting;
 use http::{HeaderMap, HeaderValue, Request};
 use libfuzzer_sys::fuzz_target;
 use std::net::{IpAddr, Ipv4Addr};
-use tollgate::server::http::forward::{Forward, Gateway, Part, Target};
+use tollgate::server::http::forward::{Forward, ForwardPath, Gateway, RequestField};
 
 const NAMES: [&str; 9] = [
     "x-forwarded-for",
@@ -50,27 +50,27 @@ fuzz_target!(|bytes: &[u8]| {
     let head = request.into_parts().0;
 
     let mut attributes = Forward::default_attributes();
-    attributes.push(("merchant".into(), Part::named("header:x-merchant-id").unwrap()));
+    attributes.push(("merchant".into(), RequestField::from_name("header:x-merchant-id").unwrap()));
     let forward = Forward {
         gateway,
         attributes,
         trusted_proxies: ["10.0.0.0/8".parse().unwrap()].into_iter().collect(),
     };
     for peer in PEERS {
-        let seen = counting::bounded(bytes, || {
-            let seen = forward.see(&head, &rest, peer);
-            seen.inspect(|seen| drop(seen.attributes()))
+        let extracted = counting::bounded(bytes, || {
+            let extracted = forward.extract(&head, &rest, peer);
+            extracted.inspect(|extracted| drop(extracted.attributes()))
         });
-        let Ok(seen) = seen else { continue };
-        let seen = seen.attributes();
-        let all: usize = seen.iter().map(|attribute| attribute.value.len()).sum();
-        assert!(all <= 3 * bytes.len() + 64, "no more is seen than was sent");
-        for attribute in &seen {
+        let Ok(extracted) = extracted else { continue };
+        let attributes = extracted.attributes();
+        let all: usize = attributes.iter().map(|attribute| attribute.value.len()).sum();
+        assert!(all <= 3 * bytes.len() + 64, "no more is extracted than was sent");
+        for attribute in &attributes {
             match attribute.name {
                 "ip" => {
                     let address: IpAddr = std::str::from_utf8(attribute.value).unwrap().parse().unwrap();
                     assert_eq!(address, address.to_canonical());
-                    assert!(peer != PEERS[1] || address == peer, "an untrusted peer is itself");
+                    assert!(peer != PEERS[1] || address == peer, "headers of an untrusted peer are ignored");
                 }
                 "path" => {
                     let path = attribute.value;
@@ -85,7 +85,7 @@ fuzz_target!(|bytes: &[u8]| {
             }
         }
     }
-    if let Some(target) = Target::of(&format!("/v1/forward/{rest}")) {
+    if let Some(target) = ForwardPath::parse(&format!("/v1/forward/{rest}")) {
         assert!(!target.domain.is_empty() && (target.rest.is_empty() || target.rest.starts_with('/')));
     }
 });

@@ -1,5 +1,4 @@
-//! Any bytes as the answer of a shared store to a call: read or refused, and never more memory than twice
-//! the answer and 64 KiB.
+//! Any bytes as the reply of a shared store to a call: parsed or rejected, with no more memory than twice the reply plus 64 KiB.
 #![no_main]
 
 mod counting;
@@ -27,28 +26,28 @@ fn limits() -> [Limit; 8] {
 }
 
 fuzz_target!(|input: &[u8]| {
-    let Some((&how, answer)) = input.split_first() else { return };
+    let Some((&selector, reply)) = input.split_first() else { return };
     let limits = limits();
-    let mode = if how & 1 == 0 { Mode::Settle } else { Mode::Peek };
-    let charges: Vec<Charge<Vec<u8>>> = (0..usize::from(how >> 4) + 1)
-        .map(|place| Charge {
-            key: vec![u8::try_from(place).unwrap_or_default()],
-            limit: limits[(usize::from(how >> 1) + place) % limits.len()],
+    let op = if selector & 1 == 0 { ScriptOp::Settle } else { ScriptOp::Peek };
+    let charges: Vec<Charge<Vec<u8>>> = (0..usize::from(selector >> 4) + 1)
+        .map(|index| Charge {
+            key: vec![u8::try_from(index).unwrap_or_default()],
+            limit: limits[(usize::from(selector >> 1) + index) % limits.len()],
             cost: Cost::ONE,
             policy: Policy::Enforce,
             on_failure: OnStoreFailure::Local,
         })
         .collect();
-    let mut call = Call::new(mode);
+    let mut call = Call::new(op);
     call.request(&charges, LeaseId(1));
-    let Some(read) = counting::bounded(answer, || call.read(answer)) else { return };
-    let Some(told) = read.told else { return };
-    assert_eq!(told.len(), charges.len());
-    for (told, charge) in told.iter().zip(&charges) {
-        if let Told::Charge { decision, state, .. } = told {
+    let Some(read) = counting::bounded(reply, || call.read(reply)) else { return };
+    let Some(replies) = read.replies else { return };
+    assert_eq!(replies.len(), charges.len());
+    for (reply, charge) in replies.iter().zip(&charges) {
+        if let ChargeReply::Charge { decision, state, .. } = reply {
             assert_eq!(decision.standing().limit, charge.limit.capacity());
             assert!(matches!(decision, Decision::Allow { .. }) == decision.is_allow());
-            // What a key holds is used again: whatever was read can be written.
+            // A state from a reply is cached and used again, so it must be printable.
             if let Some(state) = state {
                 let _ = format!("{state:?}");
             }
