@@ -120,7 +120,7 @@ impl Cluster {
     /// Sends a command whose reply is a list.
     ///
     /// # Panics
-    /// If it is none.
+    /// If the reply is not a list.
     pub fn list(&self, server: usize, command: &str) -> Vec<String> {
         let reply = self.command(server, command).expect("a list");
         reply.lines().map(str::to_owned).collect()

@@ -29,13 +29,13 @@ local function write(limit, change, lease)
     held = whole
     return
   end
-  for place = 1, #writes, 2 do
-    local offset, bytes = writes[place], writes[place + 1]
+  for position = 1, #writes, 2 do
+    local offset, bytes = writes[position], writes[position + 1]
     held = string.sub(held, 1, offset) .. bytes .. string.sub(held, offset + #bytes + 1)
   end
 end
 
-local function told(change)
+local function encode_change(change)
   if not change then
     return '-'
   end
@@ -50,15 +50,15 @@ local function told(change)
 end
 
 local answers = {}
-local function tell(line, change, repair, limit)
+local function report(line, change, repair, limit)
   local whole = ''
   if held and #answers / 4 % 16 == 0 then
     assert(is_large or algorithm.is_state(limit, held), 'a state that was written is one')
     whole = string.format('%.0f ', algorithm.fresh_at(limit, is_large and open() or held)) .. held
   end
   answers[#answers + 1] = line
-  answers[#answers + 1] = told(change)
-  answers[#answers + 1] = told(repair)
+  answers[#answers + 1] = encode_change(change)
+  answers[#answers + 1] = encode_change(repair)
   answers[#answers + 1] = whole
 end
 
@@ -93,7 +93,7 @@ for at = 1, #numbers, 13 do
       mark_frac,
       taken_at
     )
-    tell(line, next, repair, limit)
+    report(line, next, repair, limit)
   else
     local change
     if state and act == 2 then
@@ -108,7 +108,7 @@ for at = 1, #numbers, 13 do
     if change then
       write(limit, change, lease)
     end
-    tell('gives', change, nil, limit)
+    report('gives', change, nil, limit)
   end
 end
 return answers

@@ -53,21 +53,21 @@ pub struct Metrics {
     /// Time from planning to verdict.
     pub(super) seconds: Histogram,
     /// Cost attributes that were not whole numbers.
-    pub(super) invalid_costs: AtomicCount,
+    pub(super) invalid_costs: AlignedCount,
     /// Number of active rules.
-    pub(super) rules_loaded: AtomicCount,
+    pub(super) rules_loaded: AlignedCount,
     /// Successful reloads.
-    pub(super) reloads: AtomicCount,
+    pub(super) reloads: AlignedCount,
     /// Failed reloads.
-    pub(crate) reload_errors: AtomicCount,
+    pub(crate) reload_errors: AlignedCount,
     /// 1 while the last reload has failed, else 0.
-    pub(super) reload_failed: AtomicCount,
+    pub(super) reload_failed: AlignedCount,
     /// Rule sets installed, the first included.
-    pub(crate) rules_installed: AtomicCount,
+    pub(crate) rules_installed: AlignedCount,
     /// Connections open now.
-    pub connections: AtomicCount,
+    pub connections: AlignedCount,
     /// Connections since the start.
-    accepted: AtomicCount,
+    accepted: AlignedCount,
 }
 
 /// The counters that observers keep for one rule set.
@@ -80,7 +80,7 @@ pub(super) struct ConnectionGauge<'f>(&'f Metrics);
 /// A counter that threads share. It has a cache line of its own, to avoid false sharing.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub struct AtomicCount(AtomicU64);
+pub struct AlignedCount(AtomicU64);
 
 impl Telemetry {
     /// Returns metrics at zero. Those of the store are read when they are encoded.
@@ -144,7 +144,7 @@ impl Drop for ConnectionGauge<'_> {
     }
 }
 
-impl AtomicCount {
+impl AlignedCount {
     /// Adds to it.
     pub fn add(&self, number: u64) {
         self.0.fetch_add(number, Ordering::Relaxed);
@@ -177,7 +177,7 @@ impl Collector for Metrics {
             MetricType::Histogram,
         )?;
         self.seconds.encode(seconds)?;
-        let mut count = |name, help, number: &AtomicCount| {
+        let mut count = |name, help, number: &AlignedCount| {
             let counter = ConstCounter::new(number.get());
             counter.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)
         };

@@ -16,7 +16,7 @@ const SETS: usize = 1 << 15;
 #[derive(Debug)]
 pub(super) struct KeyHistory {
     sets: Box<[Lock<[KeyRecord; WAYS]>]>,
-    /// The number of keys with a debt, so that no debt is looked up while there is none.
+    /// The number of keys with a debt, so that no debt is looked up while it is zero.
     debtors: AtomicUsize,
 }
 

@@ -112,7 +112,7 @@ impl ScriptConnection {
         self.id
     }
 
-    /// The earliest time that the server's clock may show at local time `local_now`. `None` if the server has not told its
+    /// The earliest time that the server's clock may show at local time `local_now`. `None` if the server has not reported its
     /// time.
     pub(crate) fn server_time(&self, local_now: Timestamp) -> Option<Timestamp> {
         self.clock_offset().server_time(local_now)

@@ -1,4 +1,4 @@
-//! Ports that are open without tokens, because those of envoyproxy/ratelimit are: what operators and callers are told.
+//! Ports that are open without tokens, because those of envoyproxy/ratelimit are: and the messages about them.
 
 use crate::server::auth::tokens::Rights;
 use crate::server::net::listen::Address;

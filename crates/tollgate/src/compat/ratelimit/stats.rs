@@ -8,7 +8,7 @@ mod prometheus;
 pub(crate) use self::prometheus::RatelimitCollector;
 
 use crate::server::observers::{ObservedVerdict, VerdictEvent, VerdictObserver};
-use crate::server::telemetry::{AtomicCount, rule_index};
+use crate::server::telemetry::{AlignedCount, rule_index};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
@@ -35,13 +35,13 @@ pub struct RatelimitStats {
 #[derive(Debug, Default)]
 pub struct CallCounts {
     /// All calls.
-    pub all: AtomicCount,
+    pub all: AlignedCount,
     /// Calls rejected as invalid, or because there are no rules yet.
-    pub invalid: AtomicCount,
+    pub invalid: AlignedCount,
     /// Calls without a verdict because the store was unavailable.
-    pub closed: AtomicCount,
+    pub closed: AlignedCount,
     /// Calls allowed only by the global shadow mode.
-    pub shadowed: AtomicCount,
+    pub shadowed: AlignedCount,
 }
 
 /// The outcome of one call of the rls service.
@@ -69,7 +69,7 @@ impl CallCounts {
     }
 
     /// The counts that envoyproxy/ratelimit exports, under its names.
-    fn entries(&self) -> [(&'static str, &AtomicCount); 3] {
+    fn entries(&self) -> [(&'static str, &AlignedCount); 3] {
         [
             ("global_shadow_mode", &self.shadowed),
             ("call.should_rate_limit.redis_error", &self.closed),

@@ -22,7 +22,7 @@ pub(in crate::server) trait FrontEnd: Send + Sync + 'static {
     /// Certificates; none: connections are not encrypted.
     fn tls(&self) -> Option<&Tls>;
 
-    /// Serves one connection until it ends. `peer` is none if the client is gone already.
+    /// Serves one connection until it ends. `peer` is `None` if the client has left already.
     fn serve(
         self: Arc<Self>,
         stream: impl Io,

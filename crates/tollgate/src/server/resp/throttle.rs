@@ -74,7 +74,7 @@ impl ThrottleParams {
     }
 }
 
-/// The cell with the largest burst below `burst` that can be kept, and the difference; none if there is none.
+/// The cell with the largest burst below `burst` that can be kept, and the difference; `None` if there is no such cell.
 fn largest_cell(burst: u64, count: u64, period: u64) -> Option<(Cell, u64)> {
     let (mut low, mut high) = (0, burst);
     let mut found = Cell::new(0, count, period).ok()?;

@@ -1,6 +1,6 @@
 //! A histogram of durations.
 
-use super::AtomicCount;
+use super::AlignedCount;
 use prometheus_client::encoding::{MetricEncoder, NoLabelSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Histogram {
     /// One per bound, and one for durations above the last.
     buckets: [AtomicU64; BOUNDS_NS.len() + 1],
-    sum_ns: AtomicCount,
+    sum_ns: AlignedCount,
 }
 
 /// Upper bounds of the buckets: 1, 2, 5 and so on from a microsecond to a second.

@@ -113,7 +113,7 @@ pub(super) fn nodes(plan: &Plan) -> Measurements {
         .max();
     // One unit comes back in 10 ms.
     measurements.within(
-        "longest time to wait that was told",
+        "longest reported wait",
         longest.map(Duration::from_millis),
         Duration::from_secs(1),
     );

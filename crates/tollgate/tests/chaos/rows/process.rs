@@ -107,7 +107,7 @@ pub(super) fn frozen(plan: &Plan) -> Measurements {
         .filter(|sample| sample.is_admitted() && sample.is_shared())
         .count();
     measurements.at_most(
-        "charges nobody was told of (in flight at the freeze)",
+        "charges without a response (in flight at the freeze)",
         debits - passed as f64,
         64.0,
     );
@@ -216,7 +216,7 @@ pub(super) fn loading(plan: &Plan) -> Measurements {
         outage.excess() + CAPACITY as f64,
     );
     measurements.holds(
-        "nodes told that it loads",
+        "nodes reported that it is loading",
         errors.contains("loading") || errors.contains("LOADING"),
     );
     measurements.at_most("connections opened while it loads, per node", connects / 2.0, 5.0);

@@ -252,7 +252,7 @@ fn password_of(plan: &Plan, measurements: &mut Measurements, user: &str, [set, c
         ];
         outputs.iter().filter(|said| said.contains(SECRET)).count()
     });
-    measurements.none("places that told the password", leaks.sum::<usize>() as f64);
+    measurements.none("outputs that contain the password", leaks.sum::<usize>() as f64);
 }
 
 pub(super) fn crowded(plan: &Plan) -> Measurements {

@@ -3,6 +3,7 @@
 //! A word is banned because it says nothing an engineer would search for, or because the glossary has another one for the idea.
 
 use super::{extension, file_name};
+use crate::exceptions;
 use crate::repository::File;
 use crate::source::{Kind, Token, tokens, without_tests};
 
@@ -69,7 +70,7 @@ pub(crate) fn public_types(files: &[File]) -> Vec<String> {
             if visibility.name() == Some("pub")
                 && keyword.name().is_some_and(|keyword| TYPE_KEYWORDS.contains(&keyword))
                 && let Some(name) = name.name()
-                && !is_shared_name(&file.path, name)
+                && !exceptions::is_shared_type_name(&file.path, name)
             {
                 named.push((name.into(), file.path.clone()));
             }
@@ -228,7 +229,7 @@ fn has_phrase(text: &str, phrase: &str) -> bool {
     true
 }
 
-/// Code of a crate or of the benches that was not generated.
+/// Code of a crate or of the benches.
 fn is_source(path: &str) -> bool {
     let mut parts = path.split('/');
     let is_below = match parts.next() {
@@ -236,7 +237,7 @@ fn is_source(path: &str) -> bool {
         Some("bench") => parts.next() == Some("src"),
         _ => false,
     };
-    is_below && extension(path) == "rs" && !path.starts_with(GENERATED)
+    is_below && extension(path) == "rs"
 }
 
 /// Tests that stand in a file of their own below `src`.
@@ -252,15 +253,6 @@ fn is_page(path: &str) -> bool {
         || path.ends_with(".schema.json")
 }
 
-/// True for the two kinds of types that bear one name on purpose.
-fn is_shared_name(path: &str, name: &str) -> bool {
-    // A builder is named after the core type it builds.
-    path == "crates/limiter/src/limits.rs"
-        // Every algorithm has its `State`.
-        || (name == "State" && path.starts_with(crate::rules::ALGORITHMS))
-}
-
-const GENERATED: &str = "crates/tollgate/src/proto/";
 const ITEM_KEYWORDS: [&str; 8] = ["struct", "enum", "trait", "type", "fn", "const", "static", "mod"];
 const TYPE_KEYWORDS: [&str; 4] = ["struct", "enum", "trait", "type"];
 const QUESTION_WORDS: [&str; 7] = ["What", "How", "Whether", "Who", "Whom", "Whose", "Why"];

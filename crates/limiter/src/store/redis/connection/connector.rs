@@ -47,7 +47,7 @@ pub(crate) struct Connector {
     context: Arc<StoreContext>,
     step_timeout: Duration,
     connection: watch::Sender<Option<ScriptConnection>>,
-    /// The start of the time without a connection, if there is none.
+    /// The start of the time without a connection, while there is no connection.
     disconnected_since: Mutex<Instant>,
     /// True once there was a connection.
     was_connected: AtomicBool,
@@ -129,7 +129,7 @@ impl Connector {
         self.connection.borrow().clone()
     }
 
-    /// The start of the time without a connection, if there is none.
+    /// The start of the time without a connection, while there is no connection.
     pub(crate) fn disconnected_since(&self) -> Instant {
         *self.disconnected_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -152,7 +152,7 @@ impl Connector {
         )
     }
 
-    /// The reason why there is no connection, if there is none.
+    /// The reason why there is no connection; `None` while there is one.
     pub(crate) fn error(&self) -> Option<String> {
         match &*self.connection.borrow() {
             Some(_) => None,

@@ -30,7 +30,7 @@ const SECOND: Micros = Micros::from_secs(1);
 /// was frozen for 50 ms, and an unreachable one is noticed within 100 ms.
 const UNREACHABLE_MAX: Micros = Micros::from_millis(60);
 
-/// How often a server may be unreachable for so long in one second, and shortly after the breaker has closed. Each time
+/// The times a server may be unreachable for so long in one second, and shortly after the breaker has closed. Each time
 /// costs a few callers their deadline.
 const UNREACHABLE_PER_SECOND_MAX: u64 = 2;
 const UNREACHABLE_AFTER_REOPEN_MAX: u64 = 1;

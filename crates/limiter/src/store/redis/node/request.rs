@@ -88,7 +88,7 @@ pub(crate) fn is_deadline_passed(result: &NodeResult) -> bool {
 }
 
 /// The settlement that a result stands for. An error leaves it unknown whether the request would be allowed; its time is
-/// then the local one, from which a caller may still be told when to retry.
+/// then the local one, from which the retry of a caller can still be computed.
 pub(crate) fn to_settlement(
     result: Result<NodeReply, StoreError>,
     charges: usize,

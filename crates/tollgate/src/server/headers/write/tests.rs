@@ -102,7 +102,7 @@ fn lines(dialect: &str, policies: &[HeaderPolicy<'static>]) -> String {
     lines.concat()
 }
 
-/// Whether a strict parser of structured fields reads it, as what it is in its dialect.
+/// True if a strict parser of structured fields accepts it as the type of its dialect.
 fn is_structured(name: &str, value: &str) -> bool {
     let parser = sfv::Parser::new(value);
     match name {

@@ -9,9 +9,9 @@ fn trusted() -> Networks {
 
 const GATEWAY: &str = "10.0.0.1";
 
-/// Who sent a request, what its header said, line by line, and whose it is.
+/// The peer of a request, its header line by line, and the client address.
 const TABLE: [(&str, &[&str], &str); 74] = [
-    // Whoever is not trusted is himself, whatever he says.
+    // Headers of an untrusted peer are ignored.
     ("192.0.2.9", &[], "192.0.2.9"),
     ("192.0.2.9", &["1.2.3.4"], "192.0.2.9"),
     ("192.0.2.9", &["10.0.0.1"], "192.0.2.9"),
