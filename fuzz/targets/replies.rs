@@ -8,7 +8,7 @@ use tollgate_core::{
     Cell, Charge, Concurrency, Cost, Decision, FixedWindow, Gcra, LeakyBucket, LeaseId, Limit, Micros, OnStoreFailure,
     Policy, Rate, SlidingCounter, SlidingLog, TokenBucket,
 };
-use tollgate_limiter::store::redis::script::call::{Call, Mode, Told};
+use tollgate_limiter::store::redis::script::call::{Call, ChargeReply, ScriptOp};
 
 /// One of each algorithm.
 fn limits() -> [Limit; 8] {
