@@ -70,7 +70,7 @@ async fn a_replica_is_warned_of_and_refuses() {
         let is_warned = survey
             .warnings
             .iter()
-            .any(|warning| warning.contains("name its primary"));
+            .any(|warning| warning.contains("URL of its primary"));
         assert!(is_warned, "{:?}", survey.warnings);
         for (limit, error) in refusals(&replica, kind).await {
             assert_eq!(

@@ -465,7 +465,7 @@ mod tests {
         .unwrap_err();
         let text: String = found.iter().map(ToString::to_string).collect();
         for name in [
-            "TOLLGATE_AUTH:1:",
+            "TOLLGATE_AUTH: error: ",
             "TOLLGATE___: error: ",
             "--set nothing: error: ",
             "--set a..b: error: ",

@@ -69,7 +69,12 @@ fn every_path_and_method_is_described_and_there_is_no_other() {
     }
     // The server lists its paths to who takes a wrong one.
     let listed = client.get("/nowhere").json()["detail"].as_str().unwrap().to_owned();
-    let mut listed: Vec<&str> = listed.split_once("there is /").unwrap().1.split(", /").collect();
+    let mut listed: Vec<&str> = listed
+        .split_once("the endpoints are /")
+        .unwrap()
+        .1
+        .split(", /")
+        .collect();
     listed.sort_unstable();
     let described: Vec<&str> = described.keys().map(|path| path.trim_start_matches('/')).collect();
     assert_eq!(listed, described);

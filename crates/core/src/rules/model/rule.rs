@@ -236,6 +236,8 @@ pub enum Variant {
 /// The cost of an attempt of cost one.
 #[derive(Debug)]
 pub enum CostSource {
+    /// The cost of the attempt alone. It may exceed [`Cost::MAX`]: hits do.
+    Attempt,
     /// A constant.
     Fixed(Cost),
     /// The value of an attribute, if it is a whole number.

@@ -109,6 +109,7 @@ impl CostSource {
     pub(crate) fn resolve(&self, attempt: &Attempt<'_>) -> (Cost, CostValidity) {
         let times = attempt.cost.get();
         match self {
+            Self::Attempt => (attempt.cost, CostValidity::Valid),
             Self::Fixed(cost) => (cost.times(times), CostValidity::Valid),
             Self::Attribute { name, default } => match attempt.value(name) {
                 None => (default.times(times), CostValidity::Valid),

@@ -5,7 +5,6 @@ use super::id::rule_id;
 use super::stat_path::{PathLevel, StatPath};
 use super::tree::{DescriptorLevel, DescriptorLimit, DescriptorNode, Descriptors};
 use crate::algorithm::fixed_window::FixedWindow;
-use crate::decision::Cost;
 use crate::limit::Limit;
 use crate::rules::model::{
     Condition, CostSource, CounterId, CounterSpec, Counting, Dimension, Group, LimitSelector, Mode, Rule, Terms, Test,
@@ -132,7 +131,7 @@ impl Compiler<'_> {
         Rule {
             when: path.when.iter().map(condition).collect(),
             per: path.per.iter().map(dimension).collect(),
-            cost_source: CostSource::Fixed(Cost::ONE),
+            cost_source: CostSource::Attempt,
             experiment: None,
             mode: if limit.shadow { Mode::Shadow } else { Mode::Enforce },
             selector: LimitSelector {

@@ -379,7 +379,7 @@ descriptors:
             cost: Cost::new(hits).expect("in range"),
         }));
     }
-    assert!(!gate.metrics_text().contains("ratelimit_service"));
+    assert!(!gate.metrics_text().contains("\nratelimit_service"));
     gate.record_reload_failure("no such file");
     gate.compat().set_modes(CompatModes {
         prometheus_names: true,
