@@ -96,7 +96,7 @@ fn compare(chosen: &[&'static str], steps: u64, seed: u64) -> Vec<Row> {
             match receiver.recv_timeout(PROGRESS_INTERVAL) {
                 Ok(row) => rows.push(row),
                 Err(RecvTimeoutError::Timeout) => {
-                    print_progress(done.load(Ordering::Relaxed), all, rows.len(), chosen.len())
+                    print_progress(done.load(Ordering::Relaxed), all, rows.len(), chosen.len());
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
             }

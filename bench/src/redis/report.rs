@@ -43,7 +43,7 @@ fn goals(found: &RedisResults) -> Vec<Goal> {
             name,
             value: figure,
             bound,
-        })
+        });
     };
     if !found.contestants.is_empty() {
         let per_cpu = |contestant| found.ratio(contestant, ARTICLES_16, Measurement::per_cpu_second);

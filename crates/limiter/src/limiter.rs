@@ -82,7 +82,7 @@ impl Limiter {
             let keys = keys.get(..subjects.len()).unwrap_or_default();
             let options = limit.charge_options(Cost::ONE, LeaseId::default());
             self.store.settle_keys(&limit.limit, keys, options, |decision| {
-                on_decision(limit.unless_shadow(decision))
+                on_decision(limit.unless_shadow(decision));
             });
         }
     }

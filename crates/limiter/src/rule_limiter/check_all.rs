@@ -67,6 +67,10 @@ pub enum ItemVerdict<'r> {
 }
 
 /// The charges of one item.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a request has a few items, and a box would be an allocation for each"
+)]
 enum PlannedItem<'r, K> {
     Rules(Plan<'r, K>),
     Inline(InlineCharge<K>),
@@ -191,7 +195,7 @@ impl<S: CounterStore> RuleLimiter<S> {
             Some(planned) => planned.outcome = Some(self.refund_charge(planned).await),
             None => inline.cost = Cost::ZERO,
         }
-        inline.verdict(S::SOURCE).as_peek()
+        inline.verdict(S::SOURCE).into_peek()
     }
 
     /// True if a refund is applied: if the request is allowed, and in any case where all attempts are counted.
@@ -384,7 +388,7 @@ impl ItemVerdict<'_> {
     }
 
     /// The verdict of an item that consumes nothing: it is always allowed.
-    fn as_peek(self) -> Self {
+    fn into_peek(self) -> Self {
         match self {
             Self::Inline(None, Source::Closed, counted) => Self::Inline(None, Source::Open, counted),
             Self::Inline(decision, source, counted) => Self::Inline(decision.map(Decision::as_peek), source, counted),

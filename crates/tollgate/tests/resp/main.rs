@@ -2,7 +2,6 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::indexing_slicing,
     reason = "all of it is a test, and the lints know only the functions that are marked as one"
 )]
 

@@ -43,7 +43,7 @@ impl DescriptorFiles {
         Self {
             descriptors: Descriptors::default(),
             problems: Problems::new(),
-            merge_domains: merge_domains,
+            merge_domains,
             limits: 0,
         }
     }

@@ -89,7 +89,7 @@ fn log_mode(mode: StoreMode) {
     match mode {
         StoreMode::Auto => {}
         StoreMode::SharedOnly => {
-            tracing::warn!("`mode: shared_only`: while the store is unavailable, `local` rules are closed")
+            tracing::warn!("`mode: shared_only`: while the store is unavailable, `local` rules are closed");
         }
         StoreMode::LocalOnly => {
             tracing::warn!("`mode: local_only`: the store is not called; every rule is decided by its share");

@@ -112,7 +112,7 @@ impl Tls {
             let tls = Arc::clone(&self);
             match tokio::task::spawn_blocking(move || tls.reload_if_changed()).await {
                 Ok(TlsReload::Reloaded) => {
-                    tracing::info!(file = %self.files.certificate.display(), "certificates reloaded")
+                    tracing::info!(file = %self.files.certificate.display(), "certificates reloaded");
                 }
                 Ok(TlsReload::Failed(error)) => {
                     tracing::error!(%error, "certificate reload failed; keeping the previous certificates");

@@ -125,6 +125,10 @@ pub fn rule_set(rules: &str) -> RuleSet {
 
 /// Waits until `condition` holds. A test that waits for nothing fails after half a minute.
 #[track_caller]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a real server does it in its own time; this only bounds the wait"
+)]
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {

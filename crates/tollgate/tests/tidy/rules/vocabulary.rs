@@ -85,7 +85,7 @@ pub(crate) fn public_types(files: &[File]) -> Vec<String> {
             format!(
                 "{}: `{}` is the name of several public types",
                 paths.join(", "),
-                types[0].0
+                types.first().map_or("", |(name, _)| name.as_str())
             )
         })
         .collect()
@@ -124,7 +124,7 @@ fn definitions(tokens: &[Token]) -> Vec<(usize, String)> {
         }
         found.push((token.line, name.into()));
         if keyword == "struct" || keyword == "enum" {
-            found.extend(members(&code[index..], keyword == "enum"));
+            found.extend(members(code.get(index..).unwrap_or_default(), keyword == "enum"));
         }
     }
     found
@@ -140,7 +140,7 @@ fn members(code: &[&Token], is_enum: bool) -> Vec<(usize, String)> {
         return found;
     };
     let mut depth = 0;
-    for [before, token, after] in code[open..].array_windows() {
+    for [before, token, after] in code.get(open..).unwrap_or_default().array_windows() {
         // The first brace is `before`, and everything is `token` once after it.
         if depth == 0 {
             if !before.is('{') {

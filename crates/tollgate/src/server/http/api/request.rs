@@ -111,7 +111,7 @@ impl<'a> CheckRequest<'a> {
                 "attributes" => set_once(&mut attributes, &name, parse_attributes(value)?)?,
                 "cost" if form == Form::Attempt => set_once(&mut cost, &name, parse_cost(value)?)?,
                 "rule" if form == Form::Subject => {
-                    set_once(&mut rule, &name, parse_string(&name, value, NAME_BYTES_MAX)?)?
+                    set_once(&mut rule, &name, parse_string(&name, value, NAME_BYTES_MAX)?)?;
                 }
                 _ if form == Form::Attempt => return Err(unknown(&name, "domain, attributes and cost")),
                 _ => return Err(unknown(&name, "domain, attributes and rule")),
