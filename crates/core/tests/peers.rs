@@ -4,8 +4,8 @@
 use std::sync::Mutex;
 use std::thread;
 use tollgate_core::{
-    Cell, Charge, Concurrency, Cost, Decision, FixedWindow, Gcra, LeakyBucket, LeaseId, Limit, Mark, Micros, Now,
-    OnStoreFailure, Policy, Rate, Receipt, Retry, SlidingCounter, SlidingLog, State, Timestamp, TokenBucket, propose,
+    Cell, Charge, Cost, Decision, Gcra, LeakyBucket, LeaseId, Limit, Mark, Micros, Now, OnStoreFailure, Policy, Rate,
+    Receipt, Retry, State, Timestamp, TokenBucket, propose,
 };
 
 const SECOND: Micros = Micros::from_secs(1);
@@ -20,17 +20,7 @@ fn rate(units: u64, seconds: u64) -> Rate {
 
 /// One limit of each algorithm, all of `units` a second.
 fn every_limit(units: u64) -> [Limit; 8] {
-    let rate = rate(units, 1);
-    [
-        TokenBucket::new(rate).into(),
-        Gcra::new(rate).into(),
-        FixedWindow::new(rate).into(),
-        SlidingCounter::new(rate).into(),
-        SlidingLog::new(rate).expect("in range").into(),
-        LeakyBucket::new(rate).into(),
-        Concurrency::new(units, SECOND).expect("in range").into(),
-        Cell::new(units - 1, units, 1).expect("in range").into(),
-    ]
+    tollgate_core::testing::limits::every_limit(units, SECOND)
 }
 
 /// Decides and keeps in one step, as a store does.

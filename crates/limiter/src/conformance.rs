@@ -135,6 +135,19 @@ impl<S: Store> Harness<S> {
         }
     }
 
+    /// Runs the work of threads inside the current tokio runtime.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    #[cfg(feature = "redis")]
+    pub fn in_runtime(self) -> Self {
+        let handle = tokio::runtime::Handle::current();
+        self.with_threads(move |work| {
+            let _entered = handle.enter();
+            work();
+        })
+    }
+
     /// Sets the number of concurrent threads, and of settlements of each. 8 and 50 by default; at most 64 and 10,000.
     pub fn threads(self, threads: usize, settles: usize) -> Self {
         Self {

@@ -4,15 +4,13 @@
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tollgate_core::OnStoreFailure;
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::conformance::{Harness, block_on, conformance};
-use tollgate_limiter::core::{
-    Cell, Charge, Concurrency, Cost, Counter, Decision, FixedWindow, Gcra, LeakyBucket, LeaseId, Limit, Micros, Policy,
-    Rate, Retry, SlidingCounter, SlidingLog, Timestamp, TokenBucket,
-};
+use tollgate_limiter::core::testing::limits::every_limit;
+use tollgate_limiter::core::{Cost, Decision, LeaseId, Limit, Micros, Retry, Timestamp};
 use tollgate_limiter::store::memory::{Memory, Overflow};
-use tollgate_limiter::store::{Keyspace, Source, Store};
+use tollgate_limiter::store::{Source, Store};
+use tollgate_limiter::testing::counters::{charge, key};
 use tollgate_limiter::{LimitCheck, Limiter, NamedLimit, limits};
 
 fn manual_clock() -> Clock {
@@ -47,21 +45,13 @@ fn does_what_every_store_must_in_one_shard() {
 }
 
 /// A limit of every algorithm, each holding so many units for a long time.
-fn limits(units: u64) -> Vec<Limit> {
-    let day = Micros::from_secs(86_400);
-    let rate = Rate::new(units, day).expect("in range");
-    let limits = vec![
-        TokenBucket::new(rate).into(),
-        Gcra::new(rate).into(),
-        FixedWindow::new(rate).into(),
-        SlidingCounter::new(rate).into(),
-        SlidingLog::new(rate).expect("in range").into(),
-        LeakyBucket::new(rate).into(),
-        Concurrency::new(units, day).expect("in range").into(),
-        Cell::new(units - 1, units, 86_400).expect("in range").into(),
-    ];
-    let names: Vec<&str> = limits.iter().map(Limit::algorithm).collect();
-    assert_eq!(names, Limit::ALGORITHMS, "every algorithm has its limit here");
+fn limits(units: u64) -> [Limit; 8] {
+    let limits = every_limit(units, Micros::from_secs(86_400));
+    assert_eq!(
+        limits.each_ref().map(Limit::algorithm),
+        Limit::ALGORITHMS,
+        "every algorithm has its limit here"
+    );
     limits
 }
 
@@ -426,20 +416,7 @@ fn a_lease_on_the_shared_counter_is_given_back_also_when_its_key_has_room_since(
 fn a_refund_of_a_key_that_is_not_there_is_not_given_to_the_shared_counter() {
     let store = Memory::options().clock(manual_clock()).max_memory(0).build();
     let limit = *bucket(&Limiter::in_memory(), 3).limit();
-    let template = store.template(&Counter {
-        domain: "default",
-        rule: "rule",
-        variant: "",
-        limit: &limit,
-        per: &[],
-    });
-    let charge = |subject: &str| Charge {
-        key: store.key(&template, &[subject.as_bytes()]),
-        limit,
-        cost: Cost::ONE,
-        policy: Policy::Enforce,
-        on_failure: OnStoreFailure::Local,
-    };
+    let charge = |subject: &str| charge(key(&store, "rule", &limit, &[subject.as_bytes()]), &limit, 1);
     let passes = |subject| block_on(store.settle(&[charge(subject)], LeaseId::default())).allowed;
     assert!(passes("a") && passes("b") && passes("c"));
     let refunded = block_on(store.refund(&charge("never seen")));

@@ -190,7 +190,10 @@ pub(super) fn folder(purpose: &str) -> PathBuf {
 }
 
 /// A free port.
-pub(super) fn free_port() -> Result<u16, String> {
+///
+/// # Errors
+/// If there is none.
+pub fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
     listener.map(|at| at.port()).map_err(|error| error.to_string())
 }

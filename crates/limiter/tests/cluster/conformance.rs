@@ -1,7 +1,7 @@
 //! What every store must do, with keys in several slots.
 
 use std::time::Duration;
-use tokio::runtime::{Handle, Runtime};
+use tokio::runtime::Runtime;
 use tollgate_limiter::conformance::{Harness, conformance};
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::testing::cluster::Cluster;
@@ -20,14 +20,10 @@ fn conforms(kind: ServerKind) {
             "{}",
             survey.server
         );
-        let handle = Handle::current();
-        let bench = Harness::new(store).compensated().with_threads(move |work| {
-            let _inside = handle.enter();
-            work();
-        });
-        let report = conformance(&bench).await.expect("a store as it should be");
+        let harness = Harness::new(store).compensated().in_runtime();
+        let report = conformance(&harness).await.expect("a store as it should be");
         assert!(report.answers > 1_000, "{report}");
-        let metrics = bench.store().metrics();
+        let metrics = harness.store().metrics();
         assert!(metrics.compensated_charges.get() > 0, "nothing was ever taken back");
         assert_eq!((metrics.uncompensated_charges.get(), metrics.redirects.get()), (0, 0));
         assert_eq!(metrics.errors().map(|(_, count)| count).sum::<u64>(), 0);

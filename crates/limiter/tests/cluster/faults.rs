@@ -94,7 +94,7 @@ async fn a_killed_primary_takes_only_its_own_keys_along_until_its_replica_has_it
     // They are exact, too: what the ceiling gave to requests whose other half failed stays with it, as their callers wish.
     let exact = |key| key != ceiling && owner_of(&cluster, &store, key) != victim;
     rules.audit(&stores[0], &observed, exact).await;
-    let used = rules.ceiling.capacity() - remaining(&stores[0], ceiling, &rules.ceiling).await;
+    let used = rules.ceiling.capacity() - remaining(&*stores[0], ceiling, &rules.ceiling).await;
     assert_eq!(used, (observed.passed.len() + observed.failed.len()) as u64);
     // Of the killed one's own, what its replica was not told of is lost, and nothing is counted twice.
     let (mut passed, mut lost) = (0, 0);
@@ -102,7 +102,7 @@ async fn a_killed_primary_takes_only_its_own_keys_along_until_its_replica_has_it
         let merchant_limit = observed.passed.iter().filter(|(uses, ..)| *uses == merchant).count() as u64;
         let failed = observed.failed.iter().filter(|(uses, ..)| *uses == merchant).count() as u64;
         let key = rules.keys(&store, merchant)[1];
-        let used = rules.merchant.capacity() - remaining(&stores[0], key, &rules.merchant).await;
+        let used = rules.merchant.capacity() - remaining(&*stores[0], key, &rules.merchant).await;
         assert!(
             used <= merchant_limit + failed,
             "merchant {merchant}: {used} taken, {merchant_limit} passed"
@@ -170,8 +170,8 @@ async fn a_charge_that_cannot_be_taken_back_is_counted_and_costs_its_key_just_th
     let (generous, empty) = (once(10), once(1));
     let one = subject_on(&cluster, &store, 0, "");
     let two = subject_on(&cluster, &store, 1, &one);
-    let giving = key(&store, "giving", &generous, &[one.as_bytes()]);
-    let refusing = key(&store, "refusing", &empty, &[two.as_bytes()]);
+    let giving = key(&*store, "giving", &generous, &[one.as_bytes()]);
+    let refusing = key(&*store, "refusing", &empty, &[two.as_bytes()]);
     assert!(
         store
             .settle(&[charge(refusing, &empty)], LeaseId::default())
@@ -210,12 +210,12 @@ async fn a_charge_that_cannot_be_taken_back_is_counted_and_costs_its_key_just_th
         store.peek(&[charge(giving, &generous)]).await.outcomes[0].is_ok()
     })
     .await;
-    assert_eq!(remaining(&store, giving, &generous).await, 9);
+    assert_eq!(remaining(&*store, giving, &generous).await, 9);
     // The next is taken back as it should be.
     let both = [charge(giving, &generous), charge(refusing, &empty)];
     let settlement = store.settle(&both, LeaseId::default()).await;
     assert!(!settlement.allowed, "{settlement:?}");
-    assert_eq!(remaining(&store, giving, &generous).await, 9);
+    assert_eq!(remaining(&*store, giving, &generous).await, 9);
     assert_eq!(store.metrics().uncompensated_charges.get(), 1);
 }
 
@@ -226,8 +226,8 @@ async fn whoever_leaves_before_the_answer_leaves_nothing_taken() {
     let (generous, empty) = (once(10), once(1));
     let one = subject_on(&cluster, &store, 0, "");
     let two = subject_on(&cluster, &store, 1, &one);
-    let giving = key(&store, "giving", &generous, &[one.as_bytes()]);
-    let refusing = key(&store, "refusing", &empty, &[two.as_bytes()]);
+    let giving = key(&*store, "giving", &generous, &[one.as_bytes()]);
+    let refusing = key(&*store, "refusing", &empty, &[two.as_bytes()]);
     let full = store.settle(&[charge(refusing, &empty)], LeaseId::default()).await;
     assert!(full.allowed, "{full:?}");
     // After a quarter of a second nothing is remembered here, and the store must be asked.
@@ -246,7 +246,7 @@ async fn whoever_leaves_before_the_answer_leaves_nothing_taken() {
     assert!(pending.await.is_err(), "it was still asking");
     cluster.servers[1].thaw();
     until("it is given back", async || {
-        remaining(&store, giving, &generous).await == 10
+        remaining(&*store, giving, &generous).await == 10
     })
     .await;
     assert_eq!(

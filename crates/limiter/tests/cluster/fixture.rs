@@ -5,12 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::task::JoinHandle;
-use tollgate_core::{
-    Charge, Cost, Counter, FixedWindow, LeaseId, Limit, Micros, OnStoreFailure, Policy, Rate, Timestamp, TokenBucket,
-};
+use tollgate_core::{Charge, LeaseId, Limit, Timestamp};
 use tollgate_limiter::store::redis::{Redis, RedisKey};
 use tollgate_limiter::store::{Keyspace, Settlement, Store, StoreError};
 use tollgate_limiter::testing::cluster::Cluster;
+use tollgate_limiter::testing::counters;
+
+pub(crate) use tollgate_core::testing::limits::{token_bucket as bucket, yearly_window as once};
+pub(crate) use tollgate_limiter::testing::counters::{key, remaining};
+pub(crate) use tollgate_limiter::testing::eventually as until;
 
 /// A store with a deadline that a busy machine keeps.
 pub(crate) fn open(cluster: &Cluster) -> Redis {
@@ -22,35 +25,8 @@ pub(crate) fn open_for(cluster: &Cluster, deadline: Duration) -> Redis {
     options.deadline(deadline).open()
 }
 
-/// So many units, of which none comes back while a test runs: what is missing was taken.
-pub(crate) fn once(units: u64) -> Limit {
-    FixedWindow::new(Rate::new(units, Micros::from_secs(365 * 86_400)).expect("in range")).into()
-}
-
-pub(crate) fn bucket(units: u64, period: Micros) -> Limit {
-    TokenBucket::new(Rate::new(units, period).expect("in range")).into()
-}
-
-/// The counter of a subject under a rule.
-pub(crate) fn key(store: &Redis, rule: &str, limit: &Limit, per: &[&[u8]]) -> RedisKey {
-    let counter = Counter {
-        domain: "default",
-        rule,
-        variant: "",
-        limit,
-        per: &[],
-    };
-    store.key(&store.template(&counter), per)
-}
-
 pub(crate) fn charge(key: RedisKey, limit: &Limit) -> Charge<RedisKey> {
-    Charge {
-        key,
-        limit: *limit,
-        cost: Cost::ONE,
-        policy: Policy::Enforce,
-        on_failure: OnStoreFailure::Local,
-    }
+    counters::charge(key, limit, 1)
 }
 
 /// A subject whose counters the given primary has at the start.
@@ -71,27 +47,6 @@ pub(crate) fn owner_of(cluster: &Cluster, store: &Redis, key: RedisKey) -> usize
 pub(crate) fn slot(cluster: &Cluster, store: &Redis, key: RedisKey) -> usize {
     let slot = cluster.command(3, &format!("CLUSTER KEYSLOT {}", store.key_text(&key)));
     slot.expect("a slot").parse().expect("a number")
-}
-
-/// The units that a counter has left.
-pub(crate) async fn remaining(store: &Redis, key: RedisKey, limit: &Limit) -> u64 {
-    let peeked = store.peek(&[charge(key, limit).as_peek()]).await;
-    peeked.outcomes[0]
-        .expect("a store that answers")
-        .decision
-        .standing()
-        .remaining
-}
-
-/// Waits until something holds.
-pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    for _ in 0..3_000 {
-        if holds().await {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("{what} never came");
 }
 
 /// A rule for everybody and one for each merchant.

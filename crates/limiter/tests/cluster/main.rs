@@ -12,6 +12,4 @@ mod replicas;
 mod rule_limiters;
 mod secrets;
 mod slots;
-#[path = "../redis/tls_certificates.rs"]
-mod tls_certificates;
 mod users;

@@ -37,12 +37,12 @@ async fn a_rule_that_is_closed_costs_the_others_nothing() {
     let limiter = RuleLimiter::new(rules, Arc::clone(&store));
     let counter = &limiter.rules().counters()[0];
     let everybody = (store.key(&store.template(&counter.counter(&[])), &[]), counter.limit);
-    let used = async || everybody.1.capacity() - remaining(&store, everybody.0, &everybody.1).await;
+    let used = async || everybody.1.capacity() - remaining(&*store, everybody.0, &everybody.1).await;
     let victim = (owner_of(&cluster, &store, everybody.0) + 1) % 3;
     let limit = once(1);
     let mut names = (0..).map(|number| format!("m_{number}"));
     let merchant = names
-        .find(|name| owner_of(&cluster, &store, key(&store, "any", &limit, &[name.as_bytes()])) == victim)
+        .find(|name| owner_of(&cluster, &store, key(&*store, "any", &limit, &[name.as_bytes()])) == victim)
         .expect("one of them");
     let check = async |kind: &str| {
         let attributes = [("merchant", &*merchant), ("kind", kind)].map(|(name, value)| Attribute {

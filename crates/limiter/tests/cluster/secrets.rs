@@ -1,47 +1,31 @@
 //! A cluster that others may not listen to.
 
 use crate::fixture::{charge, key, once, remaining, subject_on, until};
-use crate::tls_certificates::{TlsFiles, certificates};
-use std::fs;
-use std::path::PathBuf;
 use std::time::Duration;
 use tollgate_core::LeaseId;
 use tollgate_limiter::store::Store;
 use tollgate_limiter::store::redis::{ReadFrom, Redis, RedisOptions};
+use tollgate_limiter::testing::certificates::{TlsCertificates, TlsFolder, certificates};
 use tollgate_limiter::testing::cluster::Cluster;
 use tollgate_limiter::testing::servers::ServerKind;
 
 /// A cluster whose servers show certificates and ask for them, and a folder with these.
 struct Guarded {
     cluster: Cluster,
-    folder: PathBuf,
+    _files: TlsFolder,
 }
 
 impl Guarded {
-    fn start(certificates: &TlsFiles) -> Self {
-        let folder = std::env::temp_dir().join(format!("tollgate-cluster-tls-{}", std::process::id()));
-        fs::create_dir_all(&folder).expect("a folder");
-        let write = |name: &str, text: &str| -> String {
-            let path = folder.join(name);
-            fs::write(&path, text).expect("a file");
-            path.to_str().expect("in words").to_owned()
-        };
-        let (certificate, key) = &certificates.server;
-        let settings = [
-            "--cluster-require-full-coverage",
-            "no",
-            "--tls-cert-file",
-            &write("server.pem", certificate),
-            "--tls-key-file",
-            &write("server.key", key),
-            "--tls-ca-cert-file",
-            &write("authority.pem", &certificates.authority),
-        ];
+    fn start(certificates: &TlsCertificates) -> Self {
+        let files = certificates.install();
+        let files_settings = files.settings();
+        let mut settings = vec!["--cluster-require-full-coverage", "no"];
+        settings.extend(files_settings.iter().map(String::as_str));
         let cluster = Cluster::start_tls(ServerKind::Redis70, &settings);
-        Self { cluster, folder }
+        Self { cluster, _files: files }
     }
 
-    fn options(&self, authority: &str, certificates: &TlsFiles) -> RedisOptions {
+    fn options(&self, authority: &str, certificates: &TlsCertificates) -> RedisOptions {
         let (certificate, key) = &certificates.client;
         let options = Redis::options(&self.cluster.url()).expect("a URL");
         let options = options.deadline(Duration::from_secs(5));
@@ -50,13 +34,6 @@ impl Guarded {
             Some((certificate.as_bytes(), key.as_bytes())),
         );
         tls.expect("certificates")
-    }
-}
-
-impl Drop for Guarded {
-    fn drop(&mut self) {
-        // A folder that is left behind does no harm.
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 

@@ -1,26 +1,27 @@
-//! Several instances over one store that can be taken from each of them.
+//! Several instances over one store, with a link to it that can be cut for each.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use tollgate_core::{
-    Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, OnStoreFailure, Policy, Rate, Receipt, Timestamp,
-};
+use tollgate_core::{Charge, Counter, Decision, LeaseId, Limit, Micros, Receipt, Timestamp};
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::store::fallback::{Fallback, FallbackOptions};
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::{CounterStore, Keyspace, Settlement, Source, Store, StoreError, StoreMode, StoreStatus};
+use tollgate_limiter::testing::counters;
 use tollgate_limiter::{Fingerprint, MemoryKeyTemplate};
 
-/// The way of one instance to a store that all share.
+pub(crate) use tollgate_core::testing::limits::rate;
+
+/// The link of one instance to the shared store, which can fail.
 #[derive(Debug)]
 pub(crate) struct UnreliableStore {
     shared: Arc<Memory>,
     is_cut: AtomicBool,
-    /// One of so many calls to settle is lost; none, if zero.
+    /// One of so many settlements is dropped; none, if zero.
     drop_one_of: AtomicU64,
     calls: AtomicU64,
-    /// Whether it is known to be cut, or asked in vain.
+    /// True if an outage is reported, false if calls time out.
     reports_outage: bool,
 }
 
@@ -34,7 +35,7 @@ pub(crate) struct Fixture {
 pub(crate) const START: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
 
 impl Fixture {
-    /// So many, each told that there are `said`.
+    /// Starts `live` instances that are configured for `configured`.
     pub(crate) fn new(live: usize, configured: u32) -> Self {
         let clock = Clock::manual(START);
         let memory = || Memory::options().shards(1).clock(clock.clone());
@@ -66,7 +67,7 @@ impl Fixture {
         self.instances[instance].inner().is_cut.store(is_cut, Ordering::SeqCst);
     }
 
-    /// Loses one of so many calls of an instance before they reach the store.
+    /// Drops one of so many calls of an instance before they reach the store.
     pub(crate) fn drop_calls(&self, instance: usize, one_of: u64) {
         self.instances[instance]
             .inner()
@@ -87,34 +88,19 @@ impl Fixture {
     }
 
     pub(crate) fn key(&self, limit: &Limit, subject: &str) -> Fingerprint {
-        let counter = Counter {
-            domain: "default",
-            rule: limit.algorithm(),
-            variant: "",
-            limit,
-            per: &[],
-        };
-        self.shared.key(&self.shared.template(&counter), &[subject.as_bytes()])
+        counters::key(&*self.shared, limit.algorithm(), limit, &[subject.as_bytes()])
     }
 
     pub(crate) fn charge(&self, limit: &Limit, subject: &str, cost: u64) -> Charge<Fingerprint> {
-        Charge {
-            key: self.key(limit, subject),
-            limit: *limit,
-            cost: Cost::new(cost).expect("in range"),
-            policy: Policy::Enforce,
-            on_failure: OnStoreFailure::Local,
-        }
+        counters::charge(self.key(limit, subject), limit, cost)
     }
 
-    /// How much of a limit the shared store holds for used.
+    /// The units used of a limit in the shared store.
     pub(crate) async fn used(&self, limit: &Limit, subject: &str) -> u64 {
-        let peeked = self.shared.peek(&[self.charge(limit, subject, 0)]).await;
-        let standing = *peeked.outcomes[0].expect("memory answers").decision.standing();
-        standing.limit - standing.remaining
+        counters::used(&*self.shared, self.key(limit, subject), limit).await
     }
 
-    /// Charges that were decided by the instances themselves.
+    /// Charges decided by the instances themselves.
     pub(crate) fn decided(&self) -> u64 {
         self.instances.iter().map(|instance| instance.metrics().decided()).sum()
     }
@@ -220,8 +206,4 @@ impl Store for UnreliableStore {
     fn status(&self) -> StoreStatus {
         self.shared.status()
     }
-}
-
-pub(crate) fn rate(units: u64, period: Micros) -> Rate {
-    Rate::new(units, period).expect("in range")
 }

@@ -1,90 +1,35 @@
 //! Rules of envoyproxy/ratelimit over a server, and that one's own way to it.
 
-use redis::{Connection, FromRedisValue};
+use redis::FromRedisValue;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate_limiter::clock::Clock;
-use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::ratelimit::{DescriptorFiles, RatelimitOptions};
-use tollgate_limiter::core::rules::{Attempt, Attribute, ParserOptions, RuleSet, RulesParser};
-use tollgate_limiter::core::{Cost, Source, Timestamp, yaml};
+use tollgate_limiter::core::rules::ratelimit::RatelimitOptions;
+use tollgate_limiter::core::rules::{Attempt, Attribute, RuleSet};
+use tollgate_limiter::core::testing::rules::descriptor_rules;
+use tollgate_limiter::core::{Cost, Source, Timestamp};
 use tollgate_limiter::store::CounterStore;
 use tollgate_limiter::store::redis::{Redis, RedisCountersOptions};
+use tollgate_limiter::testing::admin;
 use tollgate_limiter::testing::servers::Server;
 use tollgate_limiter::{AttemptItem, CheckResult, Direction, RuleLimiter};
+
+pub(crate) use tollgate_limiter::core::testing::rules::attributes as entries;
+pub(crate) use tollgate_limiter::testing::eventually as until;
 
 /// 2026-03-14 12:27:17 and a half: within a window of each length, and at the start of none.
 pub(crate) const NOW: Timestamp = Timestamp::from_micros(1_773_491_237_500_000);
 
-pub(crate) const FILE: &str = "
-domain: shop
-descriptors:
-- key: second
-  rate_limit: { unit: second, requests_per_unit: 2 }
-- key: minute
-  rate_limit: { unit: minute, requests_per_unit: 2 }
-- key: hour
-  rate_limit: { unit: hour, requests_per_unit: 10 }
-- key: day
-  rate_limit: { unit: day, requests_per_unit: 10 }
-- key: week
-  rate_limit: { unit: week, requests_per_unit: 10 }
-- key: month
-  rate_limit: { unit: month, requests_per_unit: 10 }
-- key: year
-  rate_limit: { unit: year, requests_per_unit: 100 }
-- key: huge
-  rate_limit: { unit: year, requests_per_unit: 4000000000 }
-- key: plan
-  value: free
-  descriptors:
-  - key: user
-    rate_limit: { unit: minute, requests_per_unit: 10 }
-- key: path
-  value: /a/*
-  share_threshold: true
-  rate_limit: { unit: minute, requests_per_unit: 10 }
-- key: path
-  value: /b/*
-  rate_limit: { unit: minute, requests_per_unit: 10 }
-- key: star*
-  rate_limit: { unit: minute, requests_per_unit: 10 }
-- key: joined*
-  share_threshold: true
-  rate_limit: { unit: minute, requests_per_unit: 10 }
-- key: a_b
-  value: c
-  rate_limit: { unit: minute, requests_per_unit: 10 }
-- key: empty_
-  rate_limit: { unit: minute, requests_per_unit: 10 }
-- key: route
-  value: /a/*
-  share_threshold: true
-  descriptors:
-  - key: route
-    rate_limit: { unit: minute, requests_per_unit: 10 }
-- key: free
-  rate_limit: { unlimited: true }
-- key: shadow
-  shadow_mode: true
-  rate_limit: { unit: minute, requests_per_unit: 1 }
-";
+pub(crate) const FILE: &str = include_str!("fixture.yaml");
 
 pub(crate) fn rules(strict: bool) -> RuleSet {
-    let mut files = DescriptorFiles::new(false);
-    files.add_file(&yaml::parse(&Origin::new("shop.yaml", FILE)).expect("yaml"));
-    let (descriptors, _) = files.finish().expect("a sound file");
-    let mut reader = RulesParser::new(ParserOptions::default());
-    reader.set_descriptors(
-        descriptors,
-        RatelimitOptions {
-            strict,
-            ..RatelimitOptions::default()
-        },
-    );
-    reader.finish().expect("sound descriptors").rules
+    let options = RatelimitOptions {
+        strict,
+        ..RatelimitOptions::default()
+    };
+    descriptor_rules(FILE, options)
 }
 
 /// As that one counts, at a time that stands still.
@@ -106,18 +51,6 @@ pub(crate) fn open(url: &str, counters: RedisCountersOptions) -> Redis {
 
 pub(crate) fn limiter(url: &str, counters: RedisCountersOptions) -> RuleLimiter<Redis> {
     RuleLimiter::new(rules(false), Arc::new(open(url, counters)))
-}
-
-/// Entries written as `key=value`.
-pub(crate) fn entries<'a>(pairs: &[&'a str]) -> Vec<Attribute<'a>> {
-    let entry = |pair: &&'a str| {
-        let (name, value) = pair.split_once('=').expect("key=value");
-        Attribute {
-            name,
-            value: value.as_bytes(),
-        }
-    };
-    pairs.iter().map(entry).collect()
 }
 
 pub(crate) fn attempt<'a>(entries: &'a [Attribute<'a>], hits: u64) -> Attempt<'a> {
@@ -159,15 +92,8 @@ pub(crate) async fn check_all<S: CounterStore>(limiter: &RuleLimiter<S>, descrip
     (combined.allowed, remaining.collect())
 }
 
-/// A connection of the test's own.
-pub(crate) fn admin(server: &Server) -> Connection {
-    let client = redis::Client::open(server.url()).expect("a URL");
-    client.get_connection().expect("a server")
-}
-
 pub(crate) fn query<T: FromRedisValue>(server: &Server, text: &[&str]) -> T {
-    let (name, rest) = text.split_first().expect("a command");
-    redis::cmd(name).arg(rest).query(&mut admin(server)).expect("an answer")
+    admin::query(&mut admin::connect(server), text)
 }
 
 /// All keys of a server that are no counters of ours, sorted.
@@ -178,16 +104,9 @@ pub(crate) fn keys(server: &Server) -> Vec<String> {
     keys
 }
 
-/// How often a server has run a command.
+/// The number of times a server has run a command.
 pub(crate) fn calls(server: &Server, command: &str) -> u64 {
-    let stats: String = query(server, &["INFO", "commandstats"]);
-    let line = stats
-        .lines()
-        .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
-    line.map_or(0, |rest| {
-        let number = rest.split(',').next().expect("a number");
-        number.parse().expect("a number")
-    })
+    admin::calls(server, &[command])
 }
 
 /// Another instance, as envoyproxy/ratelimit is one: it sends what that sends, and nothing else.
@@ -249,15 +168,4 @@ impl Ear {
         }
         calls_received
     }
-}
-
-/// Waits until something holds.
-pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    for _ in 0..3_000 {
-        if holds().await {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("{what} never came");
 }

@@ -211,7 +211,7 @@ async fn without_a_server_everybody_is_told_within_the_deadline() {
         let store = std::sync::Arc::clone(&store);
         tasks.push(tokio::spawn(async move {
             let from = Instant::now();
-            let settlement = settle(&store, key, &limit, 1).await;
+            let settlement = settle(&*store, key, &limit, 1).await;
             (settlement.outcomes[0], from.elapsed())
         }));
     }

@@ -95,7 +95,7 @@ async fn a_servers_clock_may_be_set_while_it_is_asked() {
     let skew = Skew::none();
     let fixture = Fixture::on(Server::start_skewed(ServerKind::Redis70, &skew));
     let store = fixture.options().deadline(Duration::from_millis(500)).open();
-    let mut limits = every_limit(10, Micros::from_millis(400));
+    let mut limits = Vec::from(every_limit(10, Micros::from_millis(400)));
     limits.retain(|limit| !matches!(limit, Limit::Concurrency(_)));
     let hot: Vec<Charge<RedisKey>> = limits
         .iter()

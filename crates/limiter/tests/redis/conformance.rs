@@ -1,7 +1,7 @@
 //! What every store must do, on every server, whichever way the script is called.
 
 use crate::fixture::Fixture;
-use tokio::runtime::{Handle, Runtime};
+use tokio::runtime::Runtime;
 use tollgate_limiter::conformance::{Harness, conformance};
 use tollgate_limiter::store::redis::{Functions, Redis};
 use tollgate_limiter::testing::servers::ServerKind;
@@ -17,12 +17,8 @@ fn conforms(kind: ServerKind, functions: Functions, near_cache: bool) {
             survey.is_function,
             functions != Functions::Off && kind != ServerKind::Redis62
         );
-        let handle = Handle::current();
-        let bench = Harness::new(store).with_threads(move |work| {
-            let _inside = handle.enter();
-            work();
-        });
-        let report = conformance(&bench).await.expect("a store as it should be");
+        let harness = Harness::new(store).in_runtime();
+        let report = conformance(&harness).await.expect("a store as it should be");
         assert!(report.answers > 1_000, "{report}");
     });
 }

@@ -69,7 +69,7 @@ async fn heals(functions: Functions) {
         tasks.push(tokio::spawn(async move {
             let (mut passed, mut lost) = (0, 0);
             while !is_over.load(Ordering::Relaxed) {
-                match settle(&store, key, &limit(), 1).await.outcomes[0] {
+                match settle(&*store, key, &limit(), 1).await.outcomes[0] {
                     Ok(outcome) if outcome.decision.is_allow() => passed += 1,
                     Err(StoreError::ConnectionLost) => lost += 1,
                     other => panic!("{other:?}"),

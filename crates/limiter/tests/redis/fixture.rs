@@ -4,13 +4,16 @@ use redis::{Commands, Connection, FromRedisValue};
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
-use tollgate_core::{
-    Cell, Charge, Concurrency, Cost, Counter, FixedWindow, Gcra, LeakyBucket, LeaseId, Limit, Micros, OnStoreFailure,
-    Policy, Rate, SlidingCounter, SlidingLog, Timestamp, TokenBucket,
-};
+use tollgate_core::{Limit, Timestamp};
+use tollgate_limiter::store::Keyspace;
 use tollgate_limiter::store::redis::{Redis, RedisKey, RedisOptions};
-use tollgate_limiter::store::{Keyspace, Settlement, Store};
+use tollgate_limiter::testing::admin;
+use tollgate_limiter::testing::counters::key;
 use tollgate_limiter::testing::servers::{Server, ServerKind};
+
+pub(crate) use tollgate_core::testing::limits::{every_limit, rate};
+pub(crate) use tollgate_limiter::testing::admin::query;
+pub(crate) use tollgate_limiter::testing::counters::{charge, lease, settle};
 
 /// A server, and the counters that a test has on it.
 pub(crate) struct Fixture {
@@ -42,8 +45,7 @@ impl Fixture {
 
     /// A connection of our own.
     pub(crate) fn admin(&self) -> Connection {
-        let client = redis::Client::open(self.server.url()).expect("a URL");
-        client.get_connection().expect("a server")
+        admin::connect(&self.server)
     }
 
     /// Asks the server something.
@@ -53,14 +55,7 @@ impl Fixture {
 
     /// The counter of a subject under a limit, by the limit's name.
     pub(crate) fn counter(&self, store: &Redis, limit: &Limit, subject: &str) -> RedisKey {
-        let counter = Counter {
-            domain: "default",
-            rule: limit.algorithm(),
-            variant: "",
-            limit,
-            per: &[],
-        };
-        let key = store.key(&store.template(&counter), &[subject.as_bytes()]);
+        let key = key(store, limit.algorithm(), limit, &[subject.as_bytes()]);
         let mut counters = self.counters.lock().expect("no test panics with it");
         counters.insert(store.key_text(&key), *limit);
         key
@@ -106,51 +101,4 @@ impl Fixture {
 pub(crate) fn time(admin: &mut Connection) -> Timestamp {
     let (secs, micros): (u64, u64) = query(admin, &["TIME"]);
     Timestamp::from_micros(secs * 1_000_000 + micros)
-}
-
-pub(crate) fn query<T: FromRedisValue>(admin: &mut Connection, text: &[&str]) -> T {
-    let (name, rest) = text.split_first().expect("a command");
-    redis::cmd(name).arg(rest).query(admin).expect("an answer")
-}
-
-pub(crate) fn rate(units: u64, period: Micros) -> Rate {
-    Rate::new(units, period).expect("in range")
-}
-
-/// A limit of each algorithm that holds `units` for `period`.
-pub(crate) fn every_limit(units: u64, period: Micros) -> Vec<Limit> {
-    let rate = rate(units, period);
-    let seconds = period.get().div_ceil(1_000_000);
-    vec![
-        TokenBucket::new(rate).into(),
-        Gcra::new(rate).into(),
-        FixedWindow::new(rate).into(),
-        SlidingCounter::new(rate).into(),
-        SlidingLog::new(rate).expect("in range").into(),
-        LeakyBucket::new(rate).into(),
-        Cell::new(units - 1, units, seconds).expect("in range").into(),
-        Concurrency::new(units, period).expect("in range").into(),
-    ]
-}
-
-pub(crate) fn charge(key: RedisKey, limit: &Limit, cost: u64) -> Charge<RedisKey> {
-    Charge {
-        key,
-        limit: *limit,
-        cost: Cost::new(cost).expect("in range"),
-        policy: Policy::Enforce,
-        on_failure: OnStoreFailure::Local,
-    }
-}
-
-/// Settles a request of one charge, as a lease of its own.
-pub(crate) async fn settle(store: &Redis, key: RedisKey, limit: &Limit, cost: u64) -> Settlement {
-    store.settle(&[charge(key, limit, cost)], lease()).await
-}
-
-/// A lease that no other has.
-pub(crate) fn lease() -> LeaseId {
-    use std::sync::atomic::{AtomicU64, Ordering};
-    static LAST: AtomicU64 = AtomicU64::new(1);
-    LeaseId(LAST.fetch_add(1, Ordering::Relaxed))
 }

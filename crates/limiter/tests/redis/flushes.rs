@@ -27,7 +27,7 @@ async fn survives(kind: ServerKind, functions: Functions, flush: &[&str]) {
             tasks.push(tokio::spawn(async move {
                 let mut passed = 0;
                 while !is_over.load(Ordering::Relaxed) {
-                    let settlement = settle(&store, key, &limit, 1).await;
+                    let settlement = settle(&*store, key, &limit, 1).await;
                     assert!(settlement.allowed, "{settlement:?}");
                     passed += 1;
                 }

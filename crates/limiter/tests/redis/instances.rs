@@ -19,7 +19,7 @@ const RUN: Micros = Micros::from_millis(2_000);
 async fn rush(fixture: &Fixture, limit: Limit) -> Vec<Timestamp> {
     let stores: Vec<Arc<Redis>> = (0..INSTANCES).map(|_| Arc::new(fixture.options().open())).collect();
     let key = fixture.counter(&stores[0], &limit, "hot");
-    let first = settle(&stores[0], key, &limit, 1).await;
+    let first = settle(&*stores[0], key, &limit, 1).await;
     assert!(first.allowed, "{first:?}");
     let end = first.now + RUN;
     let mut tasks = Vec::new();
@@ -29,7 +29,7 @@ async fn rush(fixture: &Fixture, limit: Limit) -> Vec<Timestamp> {
             tasks.push(tokio::spawn(async move {
                 let mut passed = Vec::new();
                 loop {
-                    let settlement = settle(&store, key, &limit, 1).await;
+                    let settlement = settle(&*store, key, &limit, 1).await;
                     let outcome = settlement.outcomes[0].expect("a store that answers");
                     if settlement.now > end {
                         return passed;

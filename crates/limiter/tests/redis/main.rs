@@ -24,5 +24,4 @@ mod replicas;
 mod rule_limiters;
 mod secrets;
 mod server_errors;
-mod tls_certificates;
 mod users;

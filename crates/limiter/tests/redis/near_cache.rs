@@ -190,8 +190,8 @@ async fn a_limit_that_is_hammered_costs_few_calls_and_loses_nothing() {
     let stores: Vec<Arc<Redis>> = (0..4).map(|_| Arc::new(fixture.options().open())).collect();
     let key = fixture.counter(&stores[0], &limit, "hammered");
     // The first second, in which the burst goes.
-    let start = settle(&stores[0], key, &limit, 1).await.now;
-    while settle(&stores[0], key, &limit, 1).await.now < start + Micros::from_secs(1) {
+    let start = settle(&*stores[0], key, &limit, 1).await.now;
+    while settle(&*stores[0], key, &limit, 1).await.now < start + Micros::from_secs(1) {
         sleep(Duration::from_millis(1)).await;
     }
     let calls = |stores: &[Arc<Redis>]| -> u64 { stores.iter().map(|store| store.metrics().calls.get()).sum() };
@@ -204,7 +204,7 @@ async fn a_limit_that_is_hammered_costs_few_calls_and_loses_nothing() {
         tasks.push(tokio::spawn(async move {
             let (mut requested, mut passed) = (0_u64, 0_u64);
             loop {
-                let settlement = settle(&store, key, &limit, 1).await;
+                let settlement = settle(&*store, key, &limit, 1).await;
                 if settlement.now >= end {
                     return (requested, passed);
                 }

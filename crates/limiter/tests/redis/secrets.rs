@@ -1,66 +1,47 @@
 //! Connections that others may not read: certificates made for the test.
 
 use crate::fixture::{Fixture, charge, every_limit, lease};
-use crate::tls_certificates::{TlsFiles, certificates};
-use std::fs;
-use std::path::PathBuf;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tollgate_core::Micros;
 use tollgate_limiter::store::Store;
 use tollgate_limiter::store::redis::{Redis, RedisOptions, RedisTlsError};
-use tollgate_limiter::testing::servers::{Server, ServerKind};
+use tollgate_limiter::testing::certificates::{TlsCertificates, TlsFolder, certificates};
+use tollgate_limiter::testing::servers::{Server, ServerKind, free_port};
 
 /// A server that speaks TLS at a port of its own, and asks clients for a certificate or not. Its files end with it.
 struct Guarded {
     fixture: Fixture,
-    folder: PathBuf,
     port: u16,
+    _files: TlsFolder,
 }
 
 impl Guarded {
-    fn start(certificates: &TlsFiles, requires_client_cert: &str) -> Self {
-        let port = {
-            let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
-            listener.local_addr().expect("an address").port()
-        };
-        let folder = std::env::temp_dir().join(format!("tollgate-tls-{}-{port}", std::process::id()));
-        fs::create_dir_all(&folder).expect("a folder");
-        let write = |name: &str, text: &str| -> String {
-            let path = folder.join(name);
-            fs::write(&path, text).expect("a file");
-            path.to_str().expect("in words").to_owned()
-        };
-        let (certificate, key) = &certificates.server;
-        let server = Server::start_with(
-            ServerKind::Redis70,
-            &[
+    fn start(certificates: &TlsCertificates, requires_client_cert: &str) -> Self {
+        let port = free_port().expect("a port");
+        let files = certificates.install();
+        let mut settings = files.settings();
+        settings.extend(
+            [
                 "--tls-port",
                 &port.to_string(),
-                "--tls-cert-file",
-                &write("server.pem", certificate),
-                "--tls-key-file",
-                &write("server.key", key),
-                "--tls-ca-cert-file",
-                &write("authority.pem", &certificates.authority),
                 "--tls-auth-clients",
                 requires_client_cert,
-            ],
+            ]
+            .map(str::to_owned),
         );
-        let fixture = Fixture::on(server);
-        Self { fixture, folder, port }
+        let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+        let fixture = Fixture::on(Server::start_with(ServerKind::Redis70, &settings));
+        Self {
+            fixture,
+            port,
+            _files: files,
+        }
     }
 
     fn options(&self) -> RedisOptions {
         let options = Redis::options(&format!("rediss://127.0.0.1:{}/", self.port)).expect("a URL");
         options.deadline(Duration::from_secs(5))
-    }
-}
-
-impl Drop for Guarded {
-    fn drop(&mut self) {
-        // A folder that is left behind does no harm.
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 

@@ -7,39 +7,7 @@ use tollgate_limiter::core::Cost;
 use tollgate_limiter::core::rules::{Attempt, Attribute, RuleMatch};
 use tollgate_limiter::{AttemptItem, Direction, ItemVerdict, RuleLimiter};
 
-const FILE: &str = "
-domain: shop
-descriptors:
-- key: star*
-  rate_limit: { unit: minute, requests_per_unit: 2 }
-- key: joined*
-  share_threshold: true
-  rate_limit: { unit: minute, requests_per_unit: 2 }
-- key: a_b
-  value: c
-  rate_limit: { unit: minute, requests_per_unit: 2 }
-- key: a_b
-  rate_limit: { unit: minute, requests_per_unit: 2 }
-- key: empty_
-  rate_limit: { unit: minute, requests_per_unit: 2 }
-- key: path
-  value: /a/*
-  share_threshold: true
-  descriptors:
-  - key: path
-    rate_limit: { unit: minute, requests_per_unit: 2 }
-- key: plan
-  value: free
-  descriptors:
-  - key: user
-    rate_limit: { unit: minute, requests_per_unit: 2 }
-- key: user
-  rate_limit: { unit: minute, requests_per_unit: 2 }
-- key: all
-  rate_limit: { unit: minute, requests_per_unit: 2, name: everybody }
-- key: special
-  rate_limit: { unit: minute, requests_per_unit: 9, replaces: [{ name: everybody }] }
-";
+const FILE: &str = include_str!("descriptors.yaml");
 
 fn attempt<'a>(entries: &'a [Attribute<'a>]) -> Attempt<'a> {
     Attempt {

@@ -11,16 +11,10 @@ mod subjects;
 use std::sync::Arc;
 use tollgate_limiter::RuleLimiter;
 use tollgate_limiter::clock::Clock;
-use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::{Attempt, Attribute, ParserOptions, RuleSet, RulesParser, Verdict};
-use tollgate_limiter::core::{Cost, Timestamp, yaml};
+use tollgate_limiter::core::rules::{Attempt, Attribute, Verdict};
+use tollgate_limiter::core::testing::rules::{attributes, rule_set as rules};
+use tollgate_limiter::core::{Cost, Timestamp};
 use tollgate_limiter::store::memory::Memory;
-
-fn rules(text: &str) -> RuleSet {
-    let mut reader = RulesParser::new(ParserOptions::default());
-    reader.add_file(&yaml::parse(&Origin::new("rules.yaml", text)).expect("yaml"));
-    reader.finish().expect("sound rules").rules
-}
 
 fn stopped_store() -> (Arc<Memory>, Clock) {
     // A whole minute, so that windows begin here.
@@ -31,18 +25,6 @@ fn stopped_store() -> (Arc<Memory>, Clock) {
 fn limiter(text: &str) -> (RuleLimiter, Clock) {
     let (store, clock) = stopped_store();
     (RuleLimiter::new(rules(text), store), clock)
-}
-
-/// Attributes written as `name=value`.
-fn attributes<'a>(pairs: &[&'a str]) -> Vec<Attribute<'a>> {
-    pairs
-        .iter()
-        .map(|pair| {
-            let (name, value) = pair.split_once('=').expect("name=value");
-            let value = value.as_bytes();
-            Attribute { name, value }
-        })
-        .collect()
 }
 
 fn attempt<'a>(attributes: &'a [Attribute<'a>], cost: u64) -> Attempt<'a> {

@@ -5,72 +5,24 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::ratelimit::{DescriptorFiles, LimitOverride, RatelimitOptions, Unit};
-use tollgate_limiter::core::rules::{Attempt, ParserOptions, RulesParser};
+use tollgate_limiter::core::rules::ratelimit::{LimitOverride, RatelimitOptions, Unit};
+use tollgate_limiter::core::rules::{Attempt, RulesParser};
+use tollgate_limiter::core::testing::rules::{descriptor_parser, descriptors};
 use tollgate_limiter::core::{Cost, Micros, yaml};
 use tollgate_limiter::{AttemptItem, Direction, InlineLimit, ItemVerdict, RuleLimiter};
 
-const FILE: &str = "
-domain: shop
-descriptors:
-- key: plan
-  value: free
-  descriptors:
-  - key: user
-    rate_limit: { unit: minute, requests_per_unit: 3 }
-- key: banned
-  rate_limit: { unit: minute, requests_per_unit: 0 }
-- key: free
-  rate_limit: { unlimited: true }
-- key: quota
-  value: free
-  quota_mode: true
-  rate_limit: { unlimited: true }
-- key: shadow
-  shadow_mode: true
-  rate_limit: { unit: hour, requests_per_unit: 1 }
-- key: path
-  value: /a/*
-  share_threshold: true
-  rate_limit: { unit: minute, requests_per_unit: 2 }
-- key: large
-  rate_limit: { unit: second, requests_per_unit: 4294967295 }
-- key: all
-  rate_limit: { unit: minute, requests_per_unit: 1, name: everybody }
-- key: special
-  rate_limit: { unit: minute, requests_per_unit: 3, replaces: [{ name: everybody }] }
-- key: exact
-  rate_limit: { limit: 2/min burst 3, algorithm: token_bucket }
-- key: quota
-  quota_mode: true
-  rate_limit: { unit: minute, requests_per_unit: 1 }
-- key: quota
-  value: none
-  quota_mode: true
-  rate_limit: { unit: minute, requests_per_unit: 0 }
-- key: quota
-  value: large
-  quota_mode: true
-  rate_limit: { unit: minute, requests_per_unit: 2 }
-";
+const FILE: &str = include_str!("ratelimit.yaml");
 
 fn parser(strict: bool) -> RulesParser {
     parser_of(FILE, strict)
 }
 
 pub(super) fn parser_of(file: &str, strict: bool) -> RulesParser {
-    let mut files = DescriptorFiles::new(false);
-    files.add_file(&yaml::parse(&Origin::new("shop.yaml", file)).expect("yaml"));
-    let (descriptors, _) = files.finish().expect("a sound file");
-    let mut parser = RulesParser::new(ParserOptions::default());
-    parser.set_descriptors(
-        descriptors,
-        RatelimitOptions {
-            strict,
-            ..RatelimitOptions::default()
-        },
-    );
-    parser
+    let options = RatelimitOptions {
+        strict,
+        ..RatelimitOptions::default()
+    };
+    descriptor_parser(descriptors(file), options)
 }
 
 /// The answers to several attempts, one after the other, and a minute later to the last of them again.

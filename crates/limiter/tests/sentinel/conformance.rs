@@ -1,7 +1,7 @@
 //! What every store must do, through sentinels.
 
 use std::time::Duration;
-use tokio::runtime::{Handle, Runtime};
+use tokio::runtime::Runtime;
 use tollgate_limiter::conformance::{Harness, conformance};
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::testing::sentinel::SentinelGroup;
@@ -15,12 +15,8 @@ fn conforms(kind: ServerKind) {
         let store = options.deadline(Duration::from_secs(5)).open();
         let survey = store.diagnose().await.expect("a primary");
         assert_eq!(survey.warnings, Vec::<String>::new());
-        let handle = Handle::current();
-        let bench = Harness::new(store).with_threads(move |work| {
-            let _inside = handle.enter();
-            work();
-        });
-        conformance(&bench).await.expect("a store as it should be");
+        let harness = Harness::new(store).in_runtime();
+        conformance(&harness).await.expect("a store as it should be");
     });
 }
 

@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
-use tollgate_core::{
-    Charge, Cost, Counter, FixedWindow, LeaseId, Limit, Micros, OnStoreFailure, Policy, Rate, Timestamp,
-};
+use tollgate_core::{Charge, LeaseId, Limit, Timestamp};
 use tollgate_limiter::store::redis::{Redis, RedisKey};
-use tollgate_limiter::store::{Keyspace, Settlement, Store};
+use tollgate_limiter::store::{Settlement, Store};
+use tollgate_limiter::testing::counters;
 use tollgate_limiter::testing::sentinel::SentinelGroup;
 use tollgate_limiter::testing::servers::Server;
+
+pub(crate) use tollgate_core::testing::limits::yearly_window as once;
+pub(crate) use tollgate_limiter::testing::admin::{calls as calls_by, connect as connection};
 
 pub(crate) fn open(watched: &SentinelGroup, deadline: Duration) -> Redis {
     let options = Redis::options(&watched.url()).expect("a URL");
@@ -22,26 +24,12 @@ pub(crate) fn limit() -> Limit {
     once(100_000_000)
 }
 
-/// So many units, of which none comes back while a test runs: what is missing was taken.
-pub(crate) fn once(units: u64) -> Limit {
-    FixedWindow::new(Rate::new(units, Micros::from_secs(365 * 86_400)).expect("in range")).into()
+pub(crate) fn charge(store: &Redis, limit: &Limit) -> Charge<RedisKey> {
+    counters::charge(key(store, limit), limit, 1)
 }
 
-pub(crate) fn charge(store: &Redis, limit: &Limit) -> Charge<RedisKey> {
-    let counter = Counter {
-        domain: "default",
-        rule: "r",
-        variant: "",
-        limit,
-        per: &[],
-    };
-    Charge {
-        key: store.key(&store.template(&counter), &[b"u"]),
-        limit: *limit,
-        cost: Cost::ONE,
-        policy: Policy::Enforce,
-        on_failure: OnStoreFailure::Local,
-    }
+fn key(store: &Redis, limit: &Limit) -> RedisKey {
+    counters::key(store, "r", limit, &[b"u"])
 }
 
 /// Asks without a pause until it is told to stop.
@@ -99,11 +87,6 @@ impl Load {
     }
 }
 
-pub(crate) fn connection(server: &Server) -> redis::Connection {
-    let client = redis::Client::open(server.url()).expect("a URL");
-    client.get_connection().expect("a server")
-}
-
 /// Whether a server takes itself for the primary.
 pub(crate) fn is_primary(server: &Server) -> bool {
     matches!(role(server).first(), Some(redis::Value::BulkString(role)) if role == b"master")
@@ -123,26 +106,9 @@ pub(crate) fn calls(server: &Server) -> u64 {
     calls_by(server, &["fcall", "evalsha", "eval"])
 }
 
-/// How often these commands were called on a server.
-pub(crate) fn calls_by(server: &Server, commands: &[&str]) -> u64 {
-    let mut connection = connection(server);
-    let stats: String = redis::cmd("INFO")
-        .arg("commandstats")
-        .query(&mut connection)
-        .expect("it tells");
-    let times = |command: &&str| {
-        let start = format!("cmdstat_{command}:calls=");
-        let line = stats.lines().find_map(|line| line.strip_prefix(&start))?;
-        line.split(',').next()?.parse::<u64>().ok()
-    };
-    commands.iter().filter_map(times).sum()
-}
-
-/// How many units of a limit are used, as the store says.
+/// The units used of a limit, by the store.
 pub(crate) async fn used(store: &Redis, limit: &Limit) -> u64 {
-    let peeked = store.peek(&[charge(store, limit).as_peek()]).await;
-    let outcome = peeked.outcomes[0].expect("a store that answers");
-    limit.capacity() - outcome.decision.standing().remaining
+    counters::used(store, key(store, limit), limit).await
 }
 
 /// Takes one unit after the other, so many at most, until there are no more. Says how many it got.

@@ -8,35 +8,7 @@ use tollgate_limiter::core::rules::ratelimit::RatelimitOptions;
 use tollgate_test_kit::grpc::{GrpcServer, SHOULD_RATE_LIMIT, descriptor, hits};
 
 /// At 22:34:05 a minute has 55 s left, and a day 5155.
-const FILE: &str = "
-domain: shop
-descriptors:
-- key: user
-  rate_limit: { unit: minute, requests_per_unit: 3 }
-- key: user
-  value: vip
-  rate_limit: { unit: day, requests_per_unit: 100, name: vips }
-- key: user
-  value: white
-- key: shadow
-  shadow_mode: true
-  rate_limit: { unit: minute, requests_per_unit: 1 }
-- key: banned
-  rate_limit: { unit: minute, requests_per_unit: 0 }
-- key: free
-  rate_limit: { unlimited: true, replaces: [{ name: vips }] }
-- key: huge
-  rate_limit: { unit: hour, requests_per_unit: 4000000000 }
-- key: open
-  rate_limit: { unlimited: true, name: vips }
-- key: quota
-  quota_mode: true
-  rate_limit: { unit: minute, requests_per_unit: 1 }
-- key: quota
-  value: large
-  quota_mode: true
-  rate_limit: { unit: minute, requests_per_unit: 2 }
-";
+const FILE: &str = include_str!("descriptors.yaml");
 
 fn strict() -> RatelimitOptions {
     RatelimitOptions {
@@ -325,20 +297,7 @@ fn what_makes_no_sense_is_told_and_the_next_request_is_answered() {
     assert_eq!(summary(&server, &huge), ["OVER_LIMIT", "OVER_LIMIT 3/MINUTE - 55s"]);
 }
 
-const METADATA_FILE: &str = "
-domain: shop
-descriptors:
-- key: a
-  detailed_metric: true
-  metadata: { plan: { name: free, limits: [1, 2.5, null] }, tier: 1 }
-  rate_limit: { unit: minute, requests_per_unit: 1 }
-- key: b
-  value_to_metric: true
-  metadata: { plan: { name: other, more: true }, tier: { deeper: x } }
-  rate_limit: { unit: minute, requests_per_unit: 9 }
-- key: c
-  rate_limit: { unit: minute, requests_per_unit: 9 }
-";
+const METADATA_FILE: &str = include_str!("metadata_file.yaml");
 
 /// The metadata of an answer.
 fn metadata(server: &GrpcServer, request: &RateLimitRequest) -> Value {

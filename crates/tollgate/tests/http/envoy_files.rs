@@ -3,46 +3,20 @@
 use serde_json::{Value, json};
 use tollgate::compat::ratelimit::{CompatModes, HeaderNames};
 use tollgate::server::gate::Phase;
-use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::ratelimit::{DescriptorFiles, RatelimitOptions};
-use tollgate_limiter::core::rules::{ParserOptions, RulesParser};
-use tollgate_limiter::core::yaml;
+use tollgate_limiter::core::rules::ratelimit::RatelimitOptions;
+use tollgate_limiter::core::testing::rules::{descriptor_parser, descriptors};
 use tollgate_test_kit::http::{HttpServer, settings};
 
-const FILE: &str = r#"
-domain: shop
-descriptors:
-- key: a
-  rate_limit: { unit: minute, requests_per_unit: 10 }
-- key: b
-  rate_limit: { unit: hour, requests_per_unit: 5, name: five }
-- key: c
-  rate_limit: { unit: hour, requests_per_unit: 1 }
-- key: quoted
-  rate_limit: { unit: hour, requests_per_unit: 5, name: 'a";w=1;b="' }
-- key: broken
-  rate_limit: { unit: hour, requests_per_unit: 5, name: "a\r\nb" }
-- key: q
-  quota_mode: true
-  rate_limit: { unit: hour, requests_per_unit: 1 }
-- key: s
-  shadow_mode: true
-  rate_limit: { unit: hour, requests_per_unit: 1 }
-- key: free
-  rate_limit: { unlimited: true }
-"#;
+const FILE: &str = include_str!("envoy_files.yaml");
 
 /// A server of these files, in which the minute ends in 55 seconds and the hour in 1,555.
 fn start(modes: CompatModes, all_are_quotas: bool) -> HttpServer {
-    let mut files = DescriptorFiles::new(false);
-    files.add_file(&yaml::parse(&Origin::new("shop.yaml", FILE)).expect("yaml"));
-    let (mut descriptors, _) = files.finish().expect("a sound file");
+    let mut descriptors = descriptors(FILE);
     if all_are_quotas {
         descriptors.make_quotas();
     }
-    let mut reader = RulesParser::new(ParserOptions::default());
-    reader.set_descriptors(descriptors, RatelimitOptions::default());
-    let rules = reader.finish().expect("sound descriptors").rules;
+    let parser = descriptor_parser(descriptors, RatelimitOptions::default());
+    let rules = parser.finish().expect("valid descriptors").rules;
     let server = HttpServer::start_rules(rules, settings());
     server.gate.compat().set_modes(modes);
     server

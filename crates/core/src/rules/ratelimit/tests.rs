@@ -41,55 +41,7 @@ fn found(descriptors: &Descriptors, domain: &str, descriptor: &str) -> Option<(u
     Some((requests, unit, found.path(domain, &entries)))
 }
 
-const BASIC: &str = "
-domain: d
-descriptors:
-- key: key1
-  value: value1
-  descriptors:
-  - key: subkey1
-    rate_limit: { unit: second, requests_per_unit: 5 }
-  - key: subkey1
-    value: subvalue1
-    rate_limit: { unit: SECOND, requests_per_unit: 10 }
-- key: key1
-  descriptors:
-  - key: other
-    rate_limit: { unit: minute, requests_per_unit: 7 }
-- key: key2
-  rate_limit: { unit: Minute, requests_per_unit: 20 }
-- key: key2
-  value: value2
-  rate_limit: { unit: hour, requests_per_unit: 30 }
-- key: key2
-  value: white
-- key: key3
-  rate_limit: { unit: day, requests_per_unit: 1 }
-- key: key4
-  rate_limit: { unlimited: true }
-- key: odd
-  value: 42
-  rate_limit: { unit: minute, requests_per_unit: 2 }
-- key: odd
-  value: true
-  rate_limit: { unit: minute, requests_per_unit: 3 }
-- key: odd
-  value: null
-  descriptors: null
-  rate_limit: { unit: minute, requests_per_unit: 4, name: null }
-- key: empty
-  rate_limit: { unit: minute, requests_per_unit: 5 }
-- key: empty_
-  rate_limit: { unit: minute, requests_per_unit: 6 }
-- key: none
-  rate_limit: null
-- key: week
-  rate_limit: { unit: week, requests_per_unit: 1 }
-- key: month
-  rate_limit: { unit: month, requests_per_unit: 1 }
-- key: year
-  rate_limit: { unit: year }
-";
+const BASIC: &str = include_str!("tests/basic.yaml");
 
 #[test]
 fn a_limit_is_found_entry_by_entry_and_only_at_the_last() {
@@ -140,45 +92,7 @@ fn a_limit_is_found_entry_by_entry_and_only_at_the_last() {
     assert!(descriptors.find("d", &[]).is_none());
 }
 
-const WILD: &str = "
-domain: d
-descriptors:
-- key: path
-  value: /a/*
-  rate_limit: { unit: minute, requests_per_unit: 1 }
-- key: path
-  value: /a/b*
-  rate_limit: { unit: minute, requests_per_unit: 2 }
-- key: path
-  value: /a/exact
-  rate_limit: { unit: minute, requests_per_unit: 3 }
-- key: path
-  rate_limit: { unit: minute, requests_per_unit: 4 }
-- key: told
-  value: t*
-  value_to_metric: true
-  rate_limit: { unit: minute, requests_per_unit: 5 }
-- key: told
-  value_to_metric: true
-  rate_limit: { unit: minute, requests_per_unit: 6 }
-- key: shared
-  value: s*
-  share_threshold: true
-  value_to_metric: true
-  descriptors:
-  - key: leaf
-    detailed_metric: true
-    rate_limit: { unit: minute, requests_per_unit: 7 }
-- key: star*
-  rate_limit: { unit: minute, requests_per_unit: 8 }
-- key: file
-  value: '*.png'
-  share_threshold: true
-  rate_limit: { unit: minute, requests_per_unit: 9 }
-- key: between
-  value: a*b*c
-  rate_limit: { unit: minute, requests_per_unit: 10 }
-";
+const WILD: &str = include_str!("tests/wild.yaml");
 
 #[test]
 fn the_first_pattern_that_fits_is_taken_behind_the_exact_value() {

@@ -6,57 +6,17 @@ use crate::server::telemetry::Protocol;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::ratelimit::{DescriptorFiles, LimitOverride, RatelimitOptions, Unit};
-use tollgate_limiter::core::rules::{Attempt, Attribute, ParserOptions, RuleSet, RulesParser};
-use tollgate_limiter::core::{Cost, yaml};
+use tollgate_limiter::core::Cost;
+use tollgate_limiter::core::rules::ratelimit::{LimitOverride, RatelimitOptions, Unit};
+use tollgate_limiter::core::rules::{Attempt, Attribute, ParserOptions, RulesParser};
+use tollgate_limiter::core::testing::rules::{attributes, descriptor_rules, strict};
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::{AttemptItem, Direction, InlineLimit};
 
-const FILE: &str = "
-domain: shop
-descriptors:
-- key: user
-  rate_limit: { unit: year, requests_per_unit: 10 }
-- key: user
-  value: vip
-  rate_limit: { unit: year, requests_per_unit: 10 }
-- key: path
-  value: /a/*
-  rate_limit: { unit: year, requests_per_unit: 10 }
-- key: told
-  value_to_metric: true
-  rate_limit: { unit: year, requests_per_unit: 1 }
-- key: ip
-  detailed_metric: true
-  rate_limit: { unit: year, requests_per_unit: 1 }
-- key: shadow
-  shadow_mode: true
-  rate_limit: { unit: year, requests_per_unit: 1 }
-- key: banned
-  rate_limit: { unit: year, requests_per_unit: 0 }
-- key: free
-  rate_limit: { unlimited: true }
-";
-
-fn rules(file: &str, options: RatelimitOptions) -> RuleSet {
-    let mut files = DescriptorFiles::new(false);
-    files.add_file(&yaml::parse(&Origin::new("shop.yaml", file)).expect("yaml"));
-    let (descriptors, _) = files.finish().expect("a sound file");
-    let mut reader = RulesParser::new(ParserOptions::default());
-    reader.set_descriptors(descriptors, options);
-    reader.finish().expect("sound descriptors").rules
-}
+const FILE: &str = include_str!("descriptors.yaml");
 
 fn gate(options: RatelimitOptions) -> Gate {
-    Gate::new(rules(FILE, options), Arc::new(Memory::default()))
-}
-
-fn strict() -> RatelimitOptions {
-    RatelimitOptions {
-        strict: true,
-        ..RatelimitOptions::default()
-    }
+    Gate::new(descriptor_rules(FILE, options), Arc::new(Memory::default()))
 }
 
 fn poll_ready<T>(future: impl Future<Output = T>) -> T {
@@ -68,14 +28,7 @@ fn poll_ready<T>(future: impl Future<Output = T>) -> T {
 
 /// Asks for descriptors of one entry each, and says whether they pass.
 fn check(gate: &Gate, domain: &str, way: Direction, descriptors: &[(&str, u64)]) -> bool {
-    let entries: Vec<[Attribute<'_>; 1]> = descriptors
-        .iter()
-        .map(|(entry, _)| {
-            let (name, value) = entry.split_once('=').expect("key=value");
-            let value = value.as_bytes();
-            [Attribute { name, value }]
-        })
-        .collect();
+    let entries: Vec<_> = descriptors.iter().map(|(entry, _)| attributes(&[entry])).collect();
     let mut items: Vec<AttemptItem<'_>> = Vec::new();
     for (attributes, (_, hits)) in entries.iter().zip(descriptors) {
         items.push(AttemptItem {
@@ -296,7 +249,7 @@ fn names_that_come_with_requests_are_bounded() {
     assert_eq!(stats_of(&gate, "shop.told_1")[2], "total_hits: 2");
     assert_eq!(stats_of(&gate, "shop.user"), ["total_hits: 1", "within_limit: 1"]);
     // After other rules as well.
-    gate.install_rules(rules(FILE, RatelimitOptions::default()));
+    gate.install_rules(descriptor_rules(FILE, RatelimitOptions::default()));
     check(&gate, "shop", Direction::Consume, &[("told=new", 1), ("user=a", 1)]);
     assert_eq!(
         stats_of(&gate, "shop.__other__")[1..],
@@ -366,7 +319,10 @@ descriptors:
     - key: path
       rate_limit: { unit: year, requests_per_unit: 10 }
 ";
-    let gate = Gate::new(rules(file, RatelimitOptions::default()), Arc::new(Memory::default()));
+    let gate = Gate::new(
+        descriptor_rules(file, RatelimitOptions::default()),
+        Arc::new(Memory::default()),
+    );
     for (names, hits) in [
         (&["user"][..], 11),
         (&["plan", "user"], 2),
