@@ -192,7 +192,7 @@ pub(super) fn folder(purpose: &str) -> PathBuf {
 /// A free port.
 ///
 /// # Errors
-/// If there is none.
+/// If no port is free.
 pub fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
     listener.map(|at| at.port()).map_err(|error| error.to_string())

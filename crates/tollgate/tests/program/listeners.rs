@@ -189,7 +189,7 @@ fn a_server_that_has_no_files_left_accepts_again_when_it_has() {
     let many: Vec<TcpStream> = (0..100)
         .map(|_| TcpStream::connect(server.address()).expect("the system takes it"))
         .collect();
-    server.wait_for("cannot accept connections; trying again", 1);
+    server.wait_for("accepting connections failed; retrying", 1);
     drop(many);
     assert_eq!(server.get("/healthz").status, 200);
     assert!(server.stop().success());

@@ -174,11 +174,11 @@ fn a_rule_says_what_holds_while_the_store_is_away() {
     let closed = server.check(r#"{"to":"closed"}"#);
     assert_eq!((closed.status, &closed.json()["source"]), (503, &"closed".into()));
     // The commands say why, in the server's words.
-    let command = |name: &str| run(&folder, &[name, "to=closed", "--url", &server.url()]);
-    let (code, stdout, _) = command("check");
+    let (code, stdout, _) = run(&folder, &["check", "to=closed", "--url", &server.url()]);
     let denied = "denied by c: store unavailable, and a matching rule has on_store_failure: closed\n";
     assert_eq!((code, &*stdout), (Some(1), denied));
-    let (code, _, stderr) = command("forget");
+    let forget = ["forget", "to=closed", "--rule", "c", "--url", &server.url()];
+    let (code, _, stderr) = run(&folder, &forget);
     assert_eq!(code, Some(2));
     assert!(
         stderr.contains("server error 503: ") && !stderr.contains("draining"),

@@ -5,7 +5,7 @@ mod vocabulary;
 use crate::repository::File;
 use crate::rules::{
     ALGORITHMS, MACHINE_PATHS, Rule, SERVER_CALLS, UNFINISHED, algorithm_files, dependencies, imports, lengths,
-    machine_paths, module_files, server_calls, titles, top_level, unfinished, white_space,
+    machine_paths, module_files, redis_layers, server_calls, titles, top_level, unfinished, white_space,
 };
 
 #[test]
@@ -209,6 +209,38 @@ fn an_import_between_front_ends_is_noticed_however_it_is_written() {
     for path in ["crates/tollgate/src/cli.rs", http, "crates/tollgate/src/server/gate.rs"] {
         file(path, admin, &[&format!("{path}: imports `admin`, which nothing may")]);
     }
+}
+
+#[test]
+fn an_import_of_a_layer_above_is_noticed() {
+    let file = |path: &str, source: &str, violations: &[&str]| {
+        let path = format!("crates/limiter/src/store/redis/{path}");
+        let violations: Vec<String> = violations
+            .iter()
+            .map(|violation| format!("{path}: {violation}"))
+            .collect();
+        let violations: Vec<&str> = violations.iter().map(String::as_str).collect();
+        finds(redis_layers, &[(&path, source)], &violations);
+    };
+    let node = "use crate::store::redis::node::Node;";
+    file("topology/cluster.rs", node, &[]);
+    file(
+        "node/batcher.rs",
+        "use super::request::NodeRequest;\nuse crate::store::redis::connection::Failure;",
+        &[],
+    );
+    file("options.rs", node, &[]);
+    file(
+        "connection/connector.rs",
+        node,
+        &["`connection` imports `node`, which is above it"],
+    );
+    file(
+        "connection.rs",
+        "use super::{context, topology::Topology};",
+        &["`connection` imports `topology`, which is above it"],
+    );
+    file("script/call.rs", node, &["`script` imports `node`, which is above it"]);
 }
 
 /// The rule finds exactly these violations in these files.

@@ -63,6 +63,11 @@ fn front_ends_do_not_know_each_other() {
 }
 
 #[test]
+fn layers_of_the_redis_store_import_one_way() {
+    check(rules::redis_layers);
+}
+
+#[test]
 fn nothing_strays_at_the_top() {
     check(rules::top_level);
 }

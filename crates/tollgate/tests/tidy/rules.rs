@@ -171,6 +171,37 @@ pub(crate) fn imports(files: &[File]) -> Vec<String> {
     violations
 }
 
+/// The layers of the Redis store import one way: `script`, `connection`, `node`, `topology`, each only those before it.
+pub(crate) fn redis_layers(files: &[File]) -> Vec<String> {
+    let mut violations = Vec::new();
+    for file in files {
+        let Some(inside) = file.path.strip_prefix(REDIS) else {
+            continue;
+        };
+        let home = inside.split(['/', '.']).next().unwrap_or_default();
+        let Some(layer) = REDIS_LAYERS.iter().position(|layer| *layer == home) else {
+            continue;
+        };
+        for upper in REDIS_LAYERS.iter().skip(layer + 1) {
+            let is_import = |line: &str| {
+                let path = line.trim_start().trim_start_matches("pub(crate) ");
+                let inside = path
+                    .strip_prefix("use crate::store::redis::")
+                    .or_else(|| path.strip_prefix("use super::"));
+                inside.is_some_and(|inside| {
+                    inside
+                        .split(|c: char| !c.is_alphanumeric() && c != '_')
+                        .any(|w| w == *upper)
+                })
+            };
+            if file.text.lines().any(is_import) {
+                violations.push(format!("{}: `{home}` imports `{upper}`, which is above it", file.path));
+            }
+        }
+    }
+    violations
+}
+
 /// The root holds what [`TOP_LEVEL`] lists and nothing else.
 pub(crate) fn top_level(files: &[File]) -> Vec<String> {
     let mut strays: Vec<&str> = files
@@ -308,6 +339,11 @@ pub(crate) const ALGORITHMS: &str = "crates/core/src/algorithm/";
 /// The algorithm, its worked examples and its twin.
 const ALGORITHM_KINDS: [&str; 3] = ["rs", "txt", "lua"];
 const PRODUCT: &str = "crates/tollgate/src/";
+const REDIS: &str = "crates/limiter/src/store/redis/";
+
+/// Lowest first.
+const REDIS_LAYERS: [&str; 4] = ["script", "connection", "node", "topology"];
+
 const FRONT_ENDS: [&str; 4] = ["http", "grpc", "resp", "proxy"];
 const ADMIN: &str = "admin";
 const LINES_MAX: usize = 700;
