@@ -58,7 +58,7 @@ fn two_keys(first: impl IntoLimit, second: impl IntoLimit, shards: usize) {
                         checks.reverse();
                     }
                     let settlement = limiter.check_all(&checks);
-                    passed.fetch_add(u64::from(settled.allowed), Ordering::SeqCst);
+                    passed.fetch_add(u64::from(settlement.allowed), Ordering::SeqCst);
                     let seen = limiter.check_all(&[
                         LimitCheck {
                             cost: Cost::ZERO,

@@ -81,7 +81,7 @@ pub fn report_quarantined(gate: &Gate, quarantined: &[Problem]) {
     tracing::error!("rule files quarantined; using their last good version, or none; other files loaded");
 }
 
-/// The errors among problems, one line each, cut at [`ERRORS_SHOWN_MAX`].
+/// The errors among problems, one line each, cut at `ERRORS_SHOWN_MAX`.
 pub fn error_lines(problems: &[Problem]) -> Vec<String> {
     let errors: Vec<&Problem> = problems.iter().filter(|problem| problem.is_error()).collect();
     let shown = errors.iter().take(ERRORS_SHOWN_MAX);

@@ -1,6 +1,6 @@
 //! Connections, for every front end alike: listeners, TLS, limits on connections and memory, idle timeouts, drain.
 //!
-//! A front end implements [`accept::FrontEnd`] and hands each of its connections to [`serve_connection`]. It knows bytes
+//! A front end implements `accept::FrontEnd` and hands each of its connections to `serve_connection`. It knows bytes
 //! and requests; everything here knows neither.
 
 pub(super) mod accept;
