@@ -185,7 +185,7 @@ fn idle_keys_are_swept_out_behind_new_ones_and_the_table_does_not_grow() {
         let first = flood(0);
         assert_eq!((first.keys, first.swept), (5_000, 0));
         for wave in 1..4 {
-            // Longer than any of them needs to be as good as new.
+            // Longer than any of them needs to be fresh.
             clock.advance(Micros::from_secs(3 * 86_400));
             let usage = flood(wave);
             assert_eq!(

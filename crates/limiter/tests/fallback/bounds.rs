@@ -189,7 +189,7 @@ async fn a_debt_makes_nobody_wait_for_ever() {
     fixture.cut_all(false);
     let settlement = fixture.instances[0].settle(&charges, LeaseId(1)).await;
     let Decision::Deny { retry, .. } = settlement.outcomes[0].expect("the store answers").decision else {
-        panic!("what was let pass was not charged: {settlement:?}");
+        panic!("allowed charges were not repaid: {settlement:?}");
     };
     assert_eq!(retry, Retry::After(Micros::from_secs(60)));
 }

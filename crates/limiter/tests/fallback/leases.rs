@@ -68,7 +68,7 @@ async fn a_lease_of_the_store_cannot_be_given_back_while_it_is_away_and_that_is_
     let (fixture, limit) = (Fixture::new(1, 1), slots(2));
     let (store, key) = (&fixture.instances[0], fixture.key(&limit, "u"));
     let taken = store.settle(&[fixture.charge(&limit, "u", 1)], LeaseId(7)).await;
-    assert_eq!(taken.outcomes[0].expect("told").source, Source::Shared);
+    assert_eq!(taken.outcomes[0].expect("an outcome").source, Source::Shared);
     fixture.cut_all(true);
     assert!(store.release(key, &limit, LeaseId(7)).await.is_err());
     assert!(store.renew(key, &limit, LeaseId(7)).await.is_err());

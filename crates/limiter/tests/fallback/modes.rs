@@ -1,4 +1,4 @@
-//! What rules say of a store that is away, alone and together, and who decides.
+//! The failure policies of rules, one by one and combined, while the store is unavailable.
 
 use crate::fixture::{Fixture, rate};
 use std::sync::Arc;
@@ -89,7 +89,7 @@ async fn what_was_taken_here_is_taken_back_for_a_refusal_that_only_the_verdict_k
         fixture.cut(number, true);
         let left = async |charge: &Charge<Fingerprint>| {
             let peeked = store.peek(&[charge.as_peek()]).await;
-            peeked.outcomes[0].expect("told").decision.standing().remaining
+            peeked.outcomes[0].expect("an outcome").decision.standing().remaining
         };
         // Alone and beside others, all of which let it pass.
         for charges in [&[exact][..], &[exact, counted, quota]] {
@@ -97,7 +97,11 @@ async fn what_was_taken_here_is_taken_back_for_a_refusal_that_only_the_verdict_k
             assert!(settlement.allowed);
             assert_eq!(left(&exact).await, 47);
             store.compensate(charges, &mut settlement).await;
-            let remaining = settlement.outcomes[0].expect("told").decision.standing().remaining;
+            let remaining = settlement.outcomes[0]
+                .expect("an outcome")
+                .decision
+                .standing()
+                .remaining;
             assert_eq!((left(&exact).await, remaining), (50, 50));
         }
         // What counts in any case stays.
@@ -122,7 +126,10 @@ async fn a_request_takes_everywhere_or_nowhere() {
         assert!(!settlement.allowed);
     }
     let peeked = store.peek(&[wide.as_peek()]).await;
-    assert_eq!(peeked.outcomes[0].expect("told").decision.standing().remaining, 90);
+    assert_eq!(
+        peeked.outcomes[0].expect("an outcome").decision.standing().remaining,
+        90
+    );
 }
 
 #[tokio::test]

@@ -244,7 +244,7 @@ async fn a_limit_that_a_request_brings_is_counted_in_the_same_key() {
             .await;
         combined.allowed
     };
-    // The file lets two of a minute pass, and what is brought along three more.
+    // The file allows two a minute, and the inline limit three more.
     assert_eq!(hit(&limiter, &["minute=x"], 3).await, (false, 0, Source::Shared));
     assert!(request("minute=x", 2, Direction::Consume, with_override(5, Unit::Minute)).await);
     assert!(!request("minute=x", 1, Direction::Consume, with_override(5, Unit::Minute)).await);

@@ -1,4 +1,4 @@
-//! What holds while the server is away.
+//! Counters of hits while the server is unavailable.
 
 use crate::fixture::{attempt, counters, entries, hit, open, query, rules, until};
 use std::sync::Arc;
@@ -64,7 +64,7 @@ async fn while_it_is_away_this_instance_decides_by_its_share_and_nothing_is_paid
         hit(&limiter, &["year=y"], 0).await.2 == Source::Shared
     })
     .await;
-    // It came back with nothing, and is told nothing of what was let pass.
+    // It restarted empty, and what was allowed meanwhile is not repaid.
     assert_eq!(hit(&limiter, &["year=x"], 1).await, (true, 99, Source::Shared));
     assert_eq!(query::<u64>(&server, &["GET", KEY]), 1);
     assert_eq!(store.metrics().repaid_units(), 0);

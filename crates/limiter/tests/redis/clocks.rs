@@ -31,7 +31,7 @@ async fn decided(fixture: &Fixture, clock: ClockSource) -> (Timestamp, Timestamp
 async fn a_clock_of_ours_counts_within_the_tolerance_and_not_beyond() {
     let fixture = Fixture::start(ServerKind::Redis70);
     let half = Micros::from_secs(1);
-    // It was decided when it was asked, or when it was heard.
+    // It was decided when it was sent, or when it was received.
     let client = |tolerance| ClockSource::Client {
         skew_tolerance: tolerance,
     };

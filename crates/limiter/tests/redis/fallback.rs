@@ -166,7 +166,7 @@ async fn a_killed_server_that_comes_back_empty_costs_what_is_promised() {
     let (observed, instances) = load.end().await;
     let (local, x) = (by(&observed, Source::Local, 0.0), excess(&observed));
     assert!(local > 500, "the fault did not bite: {local}");
-    // M3 with all that two instances may let pass, and a burst for what was lost with it (M8).
+    // M3 with all that two instances may allow, and a burst for what was lost with it (M8).
     assert!(x <= 300.0, "{x}");
     let late_local = by(&observed, Source::Local, back + 1.2);
     assert!(

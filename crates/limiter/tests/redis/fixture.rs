@@ -61,7 +61,7 @@ impl Fixture {
         key
     }
 
-    /// Every key of the server is a counter of ours that ends: not before it is as good as new, and at most twice that time
+    /// Every key of the server is a counter of ours that expires: not before it is fresh, and at most twice that time
     /// and a minute after it was written.
     pub(crate) fn audit(&self) -> usize {
         let mut admin = self.admin();

@@ -341,7 +341,7 @@ impl Node {
             is_asking: group.routing == Routing::Asking,
         });
         let calls: Vec<ScriptCall<'_>> = calls.collect();
-        // Where the server has not told its time, the reply to a keepalive could be taken for one of the script.
+        // Where the server has not reported its time, the reply to a keepalive could be taken for one of the script.
         let keepalive_on = timing.not_after.map(|_| connection.multiplexed());
         let replies = connection.run(&calls, metrics);
         let replies = match with_keepalives(keepalive_on, self.context.deadline, until, replies).await {

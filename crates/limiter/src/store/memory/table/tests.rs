@@ -116,7 +116,7 @@ proptest! {
                     let before: usize = model.values().map(|entry| entry.value as usize).sum();
                     let stats = table.sweep(count, now);
                     prop_assert!(stats.keys <= count);
-                    // Only what is as good as new went, and all that went was told.
+                    // Only fresh keys were dropped, and every dropped key was reported.
                     let left: Vec<Fingerprint> = table.entries().map(|(print, _)| print).collect();
                     let gone = model.len() - left.len();
                     model.retain(|print, entry| entry.fresh_at > now || left.binary_search(print).is_ok());
