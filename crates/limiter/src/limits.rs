@@ -67,60 +67,45 @@ macro_rules! rates {
     };
 }
 
-/// A token bucket: see [`core::TokenBucket`].
-#[derive(Clone, Copy, Debug)]
-pub struct TokenBucket {
-    per: Per,
-    burst: Option<u64>,
-}
-
-rates!(TokenBucket { burst: None });
-
-impl TokenBucket {
-    /// The capacity. By default the units of one period.
-    pub const fn burst(self, units: u64) -> Self {
-        Self {
-            burst: Some(units),
-            ..self
+/// A limit by a rate and a burst.
+macro_rules! burst_limit {
+    ($(#[$doc:meta])* $draft:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        pub struct $draft {
+            per: Per,
+            burst: Option<u64>,
         }
-    }
-}
 
-impl IntoLimit for TokenBucket {
-    fn into_limit(self) -> Result<Limit, LimitError> {
-        let bucket = core::TokenBucket::new(self.per.rate()?);
-        self.burst
-            .map_or(Ok(bucket), |burst| bucket.with_burst(burst))
-            .map(Limit::from)
-    }
-}
+        rates!($draft { burst: None });
 
-/// GCRA: see [`core::Gcra`].
-#[derive(Clone, Copy, Debug)]
-pub struct Gcra {
-    per: Per,
-    burst: Option<u64>,
-}
-
-rates!(Gcra { burst: None });
-
-impl Gcra {
-    /// The largest burst. By default the units of one period.
-    pub const fn burst(self, units: u64) -> Self {
-        Self {
-            burst: Some(units),
-            ..self
+        impl $draft {
+            /// The largest burst, which is the capacity. By default the units of one period.
+            pub const fn burst(self, units: u64) -> Self {
+                Self { burst: Some(units), ..self }
+            }
         }
-    }
+
+        impl IntoLimit for $draft {
+            fn into_limit(self) -> Result<Limit, LimitError> {
+                let limit = core::$draft::new(self.per.rate()?);
+                Ok(match self.burst {
+                    Some(burst) => limit.with_burst(burst)?.into(),
+                    None => limit.into(),
+                })
+            }
+        }
+    };
 }
 
-impl IntoLimit for Gcra {
-    fn into_limit(self) -> Result<Limit, LimitError> {
-        let gcra = core::Gcra::new(self.per.rate()?);
-        self.burst
-            .map_or(Ok(gcra), |burst| gcra.with_burst(burst))
-            .map(Limit::from)
-    }
+burst_limit! {
+    /// A token bucket: see [`core::TokenBucket`].
+    TokenBucket
+}
+
+burst_limit! {
+    /// GCRA: see [`core::Gcra`].
+    Gcra
 }
 
 /// A leaky bucket: see [`core::LeakyBucket`].
@@ -159,32 +144,33 @@ impl IntoLimit for LeakyBucket {
     }
 }
 
-/// A fixed window: see [`core::FixedWindow`].
-#[derive(Clone, Copy, Debug)]
-pub struct FixedWindow {
-    per: Per,
+/// A limit by a rate alone.
+macro_rules! rate_limit {
+    ($(#[$doc:meta])* $draft:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug)]
+        pub struct $draft {
+            per: Per,
+        }
+
+        rates!($draft {});
+
+        impl IntoLimit for $draft {
+            fn into_limit(self) -> Result<Limit, LimitError> {
+                Ok(core::$draft::new(self.per.rate()?).into())
+            }
+        }
+    };
 }
 
-rates!(FixedWindow {});
-
-impl IntoLimit for FixedWindow {
-    fn into_limit(self) -> Result<Limit, LimitError> {
-        Ok(core::FixedWindow::new(self.per.rate()?).into())
-    }
+rate_limit! {
+    /// A fixed window: see [`core::FixedWindow`].
+    FixedWindow
 }
 
-/// A sliding window counter: see [`core::SlidingCounter`].
-#[derive(Clone, Copy, Debug)]
-pub struct SlidingCounter {
-    per: Per,
-}
-
-rates!(SlidingCounter {});
-
-impl IntoLimit for SlidingCounter {
-    fn into_limit(self) -> Result<Limit, LimitError> {
-        Ok(core::SlidingCounter::new(self.per.rate()?).into())
-    }
+rate_limit! {
+    /// A sliding window counter: see [`core::SlidingCounter`].
+    SlidingCounter
 }
 
 /// A sliding window log: see [`core::SlidingLog`].

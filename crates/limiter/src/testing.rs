@@ -5,10 +5,14 @@
 pub mod admin;
 pub mod certificates;
 pub mod cluster;
+mod conforms;
 pub mod counters;
+mod envelope;
 mod poll;
 pub mod sentinel;
 pub mod servers;
 pub mod skew;
 
+pub use self::conforms::conforms;
+pub use self::envelope::excess_millionths;
 pub use self::poll::eventually;

@@ -235,16 +235,15 @@ fn a_sweep_gives_back_the_memory_of_keys_that_nobody_asks_for() {
     }
 }
 
+fn capped(shards: usize, max_memory: usize) -> Limiter {
+    let options = Memory::options().clock(manual_clock()).shards(shards);
+    Limiter::new(options.max_memory(max_memory).build())
+}
+
 #[test]
 fn at_the_cap_exhausted_keys_stay_exhausted_and_new_ones_share_one_limit() {
     const CAP: usize = 128 << 10;
-    let limiter = Limiter::new(
-        Memory::options()
-            .clock(manual_clock())
-            .shards(8)
-            .max_memory(CAP)
-            .build(),
-    );
+    let limiter = capped(8, CAP);
     let named = bucket(&limiter, 3);
     let exhausted: Vec<String> = (0..200).map(|n| format!("exhausted {n}")).collect();
     for subject in &exhausted {
@@ -322,13 +321,7 @@ fn when_told_to_deny_new_keys_are_refused_until_there_is_room() {
 #[test]
 fn several_new_keys_of_one_request_keep_to_the_cap_and_share_as_one() {
     const CAP: usize = 64 << 10;
-    let limiter = Limiter::new(
-        Memory::options()
-            .clock(manual_clock())
-            .shards(1)
-            .max_memory(CAP)
-            .build(),
-    );
+    let limiter = capped(1, CAP);
     let named = bucket(&limiter, 1_000_000);
     for n in 0..5_000 {
         let subjects: Vec<String> = (0..7).map(|part| format!("new {n} {part}")).collect();
@@ -374,13 +367,7 @@ fn what_met_the_shared_counter_is_given_back_to_it() {
 
 #[test]
 fn a_lease_on_the_shared_counter_is_given_back_also_when_its_key_has_room_since() {
-    let limiter = Limiter::new(
-        Memory::options()
-            .clock(manual_clock())
-            .shards(1)
-            .max_memory(16 << 10)
-            .build(),
-    );
+    let limiter = capped(1, 16 << 10);
     let slots = limiter
         .limit("slots", tollgate_limiter::limits::Concurrency::at_most(1))
         .expect("in range");

@@ -31,20 +31,12 @@ pub(super) async fn one_key<S: Store + 'static>(harness: &Harness<S>, shape: Sha
     for tries in 0..TRIES_MAX {
         let key = key(harness, &format!("{}/one key/{tries}", shape.name()), &limit);
         let store = Arc::clone(&harness.store);
-        let settles = harness.settles;
-        let totals = threads(harness.threads, &harness.thread_wrapper, move |_, progress| {
-            let mut totals = Totals::default();
-            for _ in 0..settles {
-                let charges = [charge(key, &limit, 1)?];
-                let got = block_on(store.settle(&charges, crate::lease::random_id()));
-                totals.add(&got);
-                progress.fetch_add(1, Ordering::Relaxed);
-            }
-            Ok(totals)
+        let totals = totals(harness, harness.threads, move |_| {
+            let charges = [charge(key, &limit, 1)?];
+            Ok(Some(block_on(store.settle(&charges, crate::lease::random_id()))))
         })
         .await
         .map_err(|error| format!("{}: {STEP}: {error}", shape.name()))?;
-        let totals = Totals::sum(&totals);
         settlements += totals.settlements;
         if totals.crosses_window(&limit) {
             continue;
@@ -76,30 +68,25 @@ pub(super) async fn reversed_key_order<S: Store + 'static>(harness: &Harness<S>,
             (key(harness, &format!("{name}/narrow"), &narrow), narrow),
         ];
         let store = Arc::clone(&harness.store);
-        let (settles, count, atomic) = (harness.settles, harness.threads, !harness.is_compensated());
+        let (count, atomic) = (harness.threads, !harness.is_compensated());
         // One more thread only peeks.
-        let totals = threads(count + 1, &harness.thread_wrapper, move |number, progress| {
+        let totals = totals(harness, count + 1, move |number| {
             let [one, other] = pair;
-            let mut totals = Totals::default();
-            for _ in 0..settles {
-                let (first, second) = if number % 2 == 0 { (one, other) } else { (other, one) };
-                let cost = u64::from(number < count);
-                let charges = [charge(first.0, &first.1, cost)?, charge(second.0, &second.1, cost)?];
-                if cost > 0 {
-                    totals.add(&block_on(store.settle(&charges, crate::lease::random_id())));
-                } else if let [a, b] = used_units(&block_on(store.peek(&charges)))?[..]
-                    && atomic
-                    && a != b
-                {
-                    return Err(format!("expected both keys charged alike, got {a} and {b} units used"));
-                }
-                progress.fetch_add(1, Ordering::Relaxed);
+            let (first, second) = if number % 2 == 0 { (one, other) } else { (other, one) };
+            let cost = u64::from(number < count);
+            let charges = [charge(first.0, &first.1, cost)?, charge(second.0, &second.1, cost)?];
+            if cost > 0 {
+                return Ok(Some(block_on(store.settle(&charges, crate::lease::random_id()))));
             }
-            Ok(totals)
+            match used_units(&block_on(store.peek(&charges)))?[..] {
+                [a, b] if atomic && a != b => {
+                    Err(format!("expected both keys charged alike, got {a} and {b} units used"))
+                }
+                _ => Ok(None),
+            }
         })
         .await
         .map_err(|error| format!("{}: {STEP}: {error}", shape.name()))?;
-        let totals = Totals::sum(&totals);
         settlements += totals.settlements;
         if totals.crosses_window(&narrow) {
             continue;
@@ -116,6 +103,26 @@ pub(super) async fn reversed_key_order<S: Store + 'static>(harness: &Harness<S>,
         return Ok(settlements);
     }
     Err(format!("{}: {STEP}: its windows end faster than it runs", shape.name()))
+}
+
+/// The totals of the settlements of all threads, each of which repeats `work` with its number.
+async fn totals<S: Store>(
+    harness: &Harness<S>,
+    count: usize,
+    work: impl Fn(usize) -> Result<Option<Settlement>, String> + Send + Sync + 'static,
+) -> Result<Totals, String> {
+    let settles = harness.settles;
+    let totals = threads(count, &harness.thread_wrapper, move |number, progress| {
+        let mut totals = Totals::default();
+        for _ in 0..settles {
+            if let Some(settlement) = work(number)? {
+                totals.add(&settlement);
+            }
+            progress.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(totals)
+    });
+    Ok(Totals::sum(&totals.await?))
 }
 
 fn key<S: Store>(harness: &Harness<S>, rule: &str, limit: &Limit) -> S::Key {

@@ -322,6 +322,7 @@ async fn changed<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), Stri
 }
 
 async fn leases<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), String> {
+    use LeaseOp::{Release, Renew};
     let ttl = if model.has_manual_clock() { LONG } else { SHORT };
     let limit = model.shape().limit(2, ttl)?;
     let key = model.key("one", &limit);
@@ -338,27 +339,34 @@ async fn leases<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), Strin
     let (first, second, unknown) = (model.lease(), model.lease(), model.lease());
     model.settle_with_lease(&[charge(held, &long, 2)?], first).await?;
     model.settle_with_lease(&[charge(held, &long, 1)?], second).await?;
-    renew(model, "renewing what is held", (held, &long, first), true).await?;
-    release(model, "releasing an unknown lease", (held, &long, unknown), false).await?;
-    release(model, "releasing", (held, &long, first), true).await?;
-    release(model, "releasing again", (held, &long, first), false).await?;
-    renew(model, "renewing what was released", (held, &long, first), false).await?;
+    apply(model, Renew, "renewing what is held", (held, &long, first), true).await?;
+    apply(
+        model,
+        Release,
+        "releasing an unknown lease",
+        (held, &long, unknown),
+        false,
+    )
+    .await?;
+    apply(model, Release, "releasing", (held, &long, first), true).await?;
+    apply(model, Release, "releasing again", (held, &long, first), false).await?;
+    apply(model, Renew, "renewing what was released", (held, &long, first), false).await?;
     model.expect_remaining(held, &long, 2).await?;
-    release(model, "releasing the other", (held, &long, second), true).await?;
+    apply(model, Release, "releasing the other", (held, &long, second), true).await?;
     model.expect_remaining(held, &long, 3).await?;
     // Short leases expire.
     let lost = model.lease();
     model.settle_with_lease(&[charge(key, &limit, 2)?], lost).await?;
     model.advance(key, &limit, ttl).await?;
-    renew(model, "renewing an expired lease", (key, &limit, lost), false).await?;
-    release(model, "releasing an expired lease", (key, &limit, lost), false).await?;
+    apply(model, Renew, "renewing an expired lease", (key, &limit, lost), false).await?;
+    apply(model, Release, "releasing an expired lease", (key, &limit, lost), false).await?;
     model.expect_remaining(key, &limit, 2).await?;
     if model.has_manual_clock() {
         let kept = model.lease();
         model.settle_with_lease(&[charge(key, &limit, 2)?], kept).await?;
         for _ in 0..3 {
             model.advance(key, &limit, Micros::new(ttl.get() - 1)).await?;
-            renew(model, "renewing in time", (key, &limit, kept), true).await?;
+            apply(model, Renew, "renewing in time", (key, &limit, kept), true).await?;
             model.expect_remaining(key, &limit, 0).await?;
         }
         model.advance(key, &limit, ttl).await?;
@@ -367,26 +375,26 @@ async fn leases<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), Strin
     Ok(())
 }
 
-/// Releases a lease, and fails unless it was held as `expected`.
-async fn release<S: Store>(
-    model: &mut ReferenceModel<'_, S>,
-    what: &str,
-    (key, limit, lease): (S::Key, &Limit, LeaseId),
-    expected: bool,
-) -> Result<(), String> {
-    let released = model.release(key, limit, lease).await?;
-    model.expect_equal(what, expected, released)
+/// An operation on a lease.
+#[derive(Clone, Copy)]
+enum LeaseOp {
+    Release,
+    Renew,
 }
 
-/// Renews a lease, and fails unless it was held as `expected`.
-async fn renew<S: Store>(
+/// Releases or renews a lease, and fails unless it was held as `expected`.
+async fn apply<S: Store>(
     model: &mut ReferenceModel<'_, S>,
+    op: LeaseOp,
     what: &str,
     (key, limit, lease): (S::Key, &Limit, LeaseId),
     expected: bool,
 ) -> Result<(), String> {
-    let renewed = model.renew(key, limit, lease).await?;
-    model.expect_equal(what, expected, renewed)
+    let held = match op {
+        LeaseOp::Release => model.release(key, limit, lease).await?,
+        LeaseOp::Renew => model.renew(key, limit, lease).await?,
+    };
+    model.expect_equal(what, expected, held)
 }
 
 /// The largest number of requests to exhaust a small limit that refills meanwhile.

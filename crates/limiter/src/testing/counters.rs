@@ -1,6 +1,6 @@
 //! Keys, charges and settlements for tests.
 
-use crate::store::{Keyspace, Settlement, Store};
+use crate::store::{Keyspace, SettleRequest, Settlement, Store};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_core::{Charge, Cost, Counter, LeaseId, Limit, OnStoreFailure, Policy};
 
@@ -42,6 +42,15 @@ pub fn lease() -> LeaseId {
 /// If the cost is out of range.
 pub async fn settle<S: Store>(store: &S, key: S::Key, limit: &Limit, cost: u64) -> Settlement {
     store.settle(&[charge(key, limit, cost)], lease()).await
+}
+
+/// Requests, each with a lease of its own.
+pub fn requests<K>(charges: &[Vec<Charge<K>>]) -> Vec<SettleRequest<'_, K>> {
+    let request = |charges| SettleRequest {
+        charges,
+        lease: lease(),
+    };
+    charges.iter().map(Vec::as_slice).map(request).collect()
 }
 
 /// The units remaining of a counter.

@@ -3,10 +3,12 @@
 use crate::fixture::{Load, Rules, bucket, charge, key, once, open, owner_of, remaining, until};
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate_core::{LeaseId, Micros};
+use tollgate_core::{Micros, Timestamp};
+use tollgate_limiter::store::Store;
 use tollgate_limiter::store::redis::{Redis, RedisKey};
-use tollgate_limiter::store::{SettleRequest, Store};
 use tollgate_limiter::testing::cluster::Cluster;
+use tollgate_limiter::testing::counters::requests;
+use tollgate_limiter::testing::excess_millionths;
 use tollgate_limiter::testing::servers::ServerKind;
 
 const TASKS: usize = 64;
@@ -24,16 +26,11 @@ fn assert_no_errors(stores: &[Arc<Redis>]) {
     }
 }
 
-/// How far times go beyond `burst` and `rate` a second, over any time between two of them, in millionths.
-fn beyond_envelope(mut us: Vec<u64>, rate: i64, burst: i64) -> i64 {
+/// The excess of admissions over `rate` a second with a burst of one second's units.
+fn excess<'a>(admitted: impl Iterator<Item = &'a Timestamp>, rate: i64) -> i64 {
+    let mut us: Vec<u64> = admitted.map(|at| at.as_micros()).collect();
     us.sort_unstable();
-    let (mut start, mut over) = (i64::MAX, i64::MIN);
-    for (index, at) in (0_i64..).zip(&us) {
-        let due = rate * (at - us[0]) as i64;
-        start = start.min(index * 1_000_000 - due);
-        over = over.max((index + 1 - burst) * 1_000_000 - due - start);
-    }
-    over
+    excess_millionths(&us, rate, rate)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -53,13 +50,13 @@ async fn a_ceiling_and_limits_of_merchants_hold_at_every_moment() {
         "{} refused",
         observed.denied
     );
-    let ceiling = observed.passed.iter().map(|(_, at, _)| at.as_micros()).collect();
-    assert!(beyond_envelope(ceiling, 1_000, 1_000) <= 0, "the ceiling");
+    let ceiling = observed.passed.iter().map(|(_, at, _)| at);
+    assert!(excess(ceiling, 1_000) <= 0, "the ceiling");
     for merchant in 0..rules.merchants {
         let merchant_limit = observed.passed.iter().filter(|(uses, ..)| *uses == merchant);
-        let merchant_limit: Vec<u64> = merchant_limit.map(|(_, _, at)| at.as_micros()).collect();
+        let merchant_limit: Vec<&Timestamp> = merchant_limit.map(|(_, _, at)| at).collect();
         assert!(merchant_limit.len() > 80, "merchant {merchant} was refused too often");
-        assert!(beyond_envelope(merchant_limit, 80, 80) <= 0, "merchant {merchant}");
+        assert!(excess(merchant_limit.into_iter(), 80) <= 0, "merchant {merchant}");
     }
     let undone: u64 = stores
         .iter()
@@ -130,14 +127,7 @@ async fn a_batch_is_settled_in_order_over_all_primaries_and_across_slots() {
     let single = (0..800).map(|n| vec![charge(keys[n % 40], &few)]);
     let crossing = (0..40).map(|n| vec![charge(keys[n], &few), charge(ceiling, &many)]);
     let charges: Vec<Vec<_>> = single.chain(crossing).collect();
-    let requests: Vec<SettleRequest<'_, RedisKey>> = charges
-        .iter()
-        .map(|charges| SettleRequest {
-            charges,
-            lease: LeaseId::default(),
-        })
-        .collect();
-    let settlements = store.settle_each(&requests).await;
+    let settlements = store.settle_each(&requests(&charges)).await;
     for (n, settlement) in settlements.iter().enumerate() {
         assert_eq!(settlement.allowed, n < 400, "{n}: {settlement:?}");
     }

@@ -3,9 +3,11 @@
 use crate::fixture::{Load, Rules, charge, key, once, open, open_for, owner_of, remaining, subject_on, until};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use tollgate_core::{LeaseId, Micros};
-use tollgate_limiter::store::{Keyspace, Store, StoreError};
+use tollgate_core::{Charge, LeaseId, Micros};
+use tollgate_limiter::store::redis::{Redis, RedisKey};
+use tollgate_limiter::store::{Keyspace, Settlement, Store, StoreError};
 use tollgate_limiter::testing::cluster::Cluster;
 use tollgate_limiter::testing::servers::{Server, ServerKind};
 
@@ -35,9 +37,8 @@ async fn nobody_waits_for_a_cluster_that_was_never_there_and_it_is_found_when_it
 async fn a_killed_primary_takes_only_its_own_keys_along_until_its_replica_has_its_place() {
     let mut cluster = Cluster::start(ServerKind::Redis70);
     let rules = Rules::wide();
-    let stores = (0..2).map(|_| Arc::new(open_for(&cluster, Duration::from_millis(500))));
-    let load = Load::on(stores.collect(), 16, rules);
-    until("a good start", async || load.passed() > 2_000).await;
+    let load = Load::start(&cluster, Duration::from_millis(500), rules).await;
+    load.advance(1_000).await;
     let store = Arc::clone(&load.stores[0]);
     let [ceiling, _] = rules.keys(&store, 0);
     // Not the one that has the ceiling, or everything would wait for it.
@@ -82,8 +83,7 @@ async fn a_killed_primary_takes_only_its_own_keys_along_until_its_replica_has_it
     .await;
     // The killed one has left the map, and that it was left alone once stays counted.
     assert!(impatient.status().breaker.transitions >= 1);
-    let before = load.passed();
-    until("all going on", async || load.passed() > before + 1_000).await;
+    load.advance(1_000).await;
     let (observed, stores) = load.end().await;
     assert!(!observed.failed.is_empty(), "the fault did not bite");
     // Those of the other primaries stayed shared.
@@ -127,16 +127,14 @@ async fn a_killed_primary_takes_only_its_own_keys_along_until_its_replica_has_it
 async fn a_failover_on_purpose_loses_nothing() {
     let cluster = Cluster::start(ServerKind::Redis70);
     let rules = Rules::wide();
-    let load = Load::on(vec![Arc::new(open(&cluster)), Arc::new(open(&cluster))], 16, rules);
-    until("a good start", async || load.passed() > 1_000).await;
+    let load = Load::start(&cluster, Duration::from_secs(5), rules).await;
     for primary in 0..3 {
         cluster.command(primary + 3, "CLUSTER FAILOVER").expect("it begins");
         until("another primary", async || {
             cluster.has_line(primary + 3, "INFO replication", "role:master")
         })
         .await;
-        let before = load.passed();
-        until("all going on", async || load.passed() > before + 500).await;
+        load.advance(500).await;
     }
     let (observed, stores) = load.end().await;
     assert!(
@@ -163,6 +161,21 @@ fn patient() -> Cluster {
     )
 }
 
+/// Starts a request, and waits until its first charge is kept on the first server.
+async fn settle_until_kept(
+    cluster: &Cluster,
+    store: &Arc<Redis>,
+    charges: [Charge<RedisKey>; 2],
+) -> JoinHandle<Settlement> {
+    let pending = tokio::spawn({
+        let store = Arc::clone(store);
+        async move { store.settle(&charges, LeaseId::default()).await }
+    });
+    let exists = format!("EXISTS {}", store.key_text(&charges[0].key));
+    until("a charge", async || cluster.command(0, &exists) == Ok("1".to_owned())).await;
+    pending
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_charge_that_cannot_be_taken_back_is_counted_and_costs_its_key_just_that() {
     let cluster = patient();
@@ -186,15 +199,8 @@ async fn a_charge_that_cannot_be_taken_back_is_counted_and_costs_its_key_just_th
     })
     .await;
     cluster.servers[1].freeze();
-    let pending = tokio::spawn({
-        let store = Arc::clone(&store);
-        let both = [charge(giving, &generous), charge(refusing, &empty)];
-        async move { store.settle(&both, LeaseId::default()).await }
-    });
-    until("a charge", async || {
-        cluster.command(0, &format!("EXISTS {}", store.key_text(&giving))) == Ok("1".to_owned())
-    })
-    .await;
+    let both = [charge(giving, &generous), charge(refusing, &empty)];
+    let pending = settle_until_kept(&cluster, &store, both).await;
     cluster.servers[0].freeze();
     cluster.servers[1].thaw();
     let settlement = pending.await.expect("an answer");
@@ -233,15 +239,8 @@ async fn whoever_leaves_before_the_answer_leaves_nothing_taken() {
     // After a quarter of a second nothing is remembered here, and the store must be asked.
     tokio::time::sleep(Duration::from_millis(260)).await;
     cluster.servers[1].freeze();
-    let pending = tokio::spawn({
-        let store = Arc::clone(&store);
-        let both = [charge(giving, &generous), charge(refusing, &empty)];
-        async move { store.settle(&both, LeaseId::default()).await }
-    });
-    until("a charge", async || {
-        cluster.command(0, &format!("EXISTS {}", store.key_text(&giving))) == Ok("1".to_owned())
-    })
-    .await;
+    let both = [charge(giving, &generous), charge(refusing, &empty)];
+    let pending = settle_until_kept(&cluster, &store, both).await;
     pending.abort();
     assert!(pending.await.is_err(), "it was still asking");
     cluster.servers[1].thaw();
@@ -260,7 +259,7 @@ async fn whoever_leaves_before_the_answer_leaves_nothing_taken() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_finds_nobody_says_so() {
-    let store = tollgate_limiter::store::redis::Redis::options("redis+cluster://127.0.0.1:1")
+    let store = Redis::options("redis+cluster://127.0.0.1:1")
         .expect("a URL")
         .deadline(Duration::from_millis(200))
         .open();

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tollgate_core::{Charge, LeaseId, Limit, Timestamp};
-use tollgate_limiter::store::redis::{Redis, RedisKey};
+use tollgate_limiter::store::redis::{Redis, RedisKey, RedisOptions};
 use tollgate_limiter::store::{Keyspace, Settlement, Store, StoreError};
 use tollgate_limiter::testing::cluster::Cluster;
 use tollgate_limiter::testing::counters;
@@ -21,8 +21,11 @@ pub(crate) fn open(cluster: &Cluster) -> Redis {
 }
 
 pub(crate) fn open_for(cluster: &Cluster, deadline: Duration) -> Redis {
-    let options = Redis::options(&cluster.url()).expect("a URL");
-    options.deadline(deadline).open()
+    options(cluster, deadline).open()
+}
+
+pub(crate) fn options(cluster: &Cluster, deadline: Duration) -> RedisOptions {
+    Redis::options(&cluster.url()).expect("a URL").deadline(deadline)
 }
 
 pub(crate) fn charge(key: RedisKey, limit: &Limit) -> Charge<RedisKey> {
@@ -76,6 +79,14 @@ pub(crate) struct Load {
 }
 
 impl Load {
+    /// Two stores with 16 tasks, once they have a good start.
+    pub(crate) async fn start(cluster: &Cluster, deadline: Duration, rules: Rules) -> Self {
+        let stores = (0..2).map(|_| Arc::new(open_for(cluster, deadline)));
+        let load = Self::on(stores.collect(), 16, rules);
+        load.advance(1_000).await;
+        load
+    }
+
     pub(crate) fn on(stores: Vec<Arc<Redis>>, tasks: usize, rules: Rules) -> Self {
         let (stop, observed) = (
             Arc::new(AtomicBool::new(false)),
@@ -114,6 +125,12 @@ impl Load {
         let observed = self.observed.lock().expect("no test panics with it");
         let times = |(merchant, _, at): &(usize, Timestamp, Timestamp)| is_one(*merchant).then_some(*at);
         observed.passed.iter().filter_map(times).collect()
+    }
+
+    /// Waits until so many more have passed.
+    pub(crate) async fn advance(&self, more: usize) {
+        let before = self.passed();
+        until("requests that pass", async || self.passed() > before + more).await;
     }
 
     pub(crate) fn passed(&self) -> usize {

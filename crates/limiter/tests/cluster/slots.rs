@@ -1,7 +1,8 @@
 //! Slots on their way from one server to another.
 
-use crate::fixture::{Load, Rules, charge, key, once, open, owner_of, remaining, slot, until};
+use crate::fixture::{Load, Rules, charge, key, once, open, owner_of, remaining, slot};
 use std::sync::Arc;
+use std::time::Duration;
 use tollgate_core::LeaseId;
 use tollgate_limiter::store::{Keyspace, RedisErrorCode, Store, StoreError};
 use tollgate_limiter::testing::cluster::Cluster;
@@ -49,8 +50,7 @@ fn migrate_slot(cluster: &Cluster, slot: usize, from: usize, to: usize) {
 async fn slots_that_move_under_load_take_their_counters_along() {
     let cluster = Cluster::start(ServerKind::Redis70);
     let rules = Rules::wide();
-    let load = Load::on(vec![Arc::new(open(&cluster)), Arc::new(open(&cluster))], 16, rules);
-    until("a good start", async || load.passed() > 1_000).await;
+    let load = Load::start(&cluster, Duration::from_secs(5), rules).await;
     let store = Arc::clone(&load.stores[0]);
     let mut slots: Vec<(usize, usize)> = (0..rules.merchants)
         .flat_map(|merchant| rules.keys(&store, merchant))
@@ -67,8 +67,7 @@ async fn slots_that_move_under_load_take_their_counters_along() {
         cluster
     });
     let cluster = cluster.await.expect("slots that moved");
-    let before = load.passed();
-    until("all going on", async || load.passed() > before + 1_000).await;
+    load.advance(1_000).await;
     let (observed, stores) = load.end().await;
     assert!(observed.failed.is_empty(), "{:?}", observed.failed.first());
     rules.audit(&stores[0], &observed, |_| true).await;

@@ -16,15 +16,52 @@ fn hot() -> Limit {
     TokenBucket::new(rate(100, Micros::from_secs(1))).into()
 }
 
-/// What passed, and when.
-#[derive(Default)]
-struct Passed(Vec<f64>);
+/// Instances under a load on one key, and when its requests passed.
+struct Run {
+    fixture: Fixture,
+    limit: Limit,
+    passed: Vec<f64>,
+}
 
-impl Passed {
+impl Run {
+    fn new(limit: Limit, live: usize, configured: u32) -> Self {
+        Self {
+            fixture: Fixture::new(live, configured),
+            limit,
+            passed: Vec::new(),
+        }
+    }
+
+    /// Every instance is asked in turn, so often for so long: 2,000 times a second in all.
+    async fn load(&mut self, ms: u64) {
+        let fixture = &self.fixture;
+        for step in 0..2 * ms {
+            if step % 2 == 0 {
+                fixture.clock.advance(Micros::from_millis(1));
+            }
+            let instance = &fixture.instances[step as usize % fixture.instances.len()];
+            let charges = [fixture.charge(&self.limit, "hot", 1)];
+            let settlement = instance.settle(&charges, LeaseId(1)).await;
+            let outcome = settlement.outcomes[0].expect("somebody decides");
+            assert_eq!(settlement.allowed, outcome.decision.is_allow());
+            assert!(matches!(outcome.source, Source::Shared | Source::Local));
+            if settlement.allowed {
+                self.passed.push(fixture.now_s());
+            }
+        }
+    }
+
+    /// The load while the store is away for all, which it is no more afterwards.
+    async fn outage(&mut self, ms: u64) {
+        self.fixture.cut_all(true);
+        self.load(ms).await;
+        self.fixture.cut_all(false);
+    }
+
     /// By how much the ideal was passed, over the worst of all intervals.
     fn excess(&self) -> f64 {
         let (mut lowest, mut worst) = (f64::INFINITY, 0_f64);
-        for (index, at) in self.0.iter().enumerate() {
+        for (index, at) in self.passed.iter().enumerate() {
             lowest = lowest.min(index as f64 - R * at);
             worst = worst.max(index as f64 + 1.0 - R * at - lowest - B);
         }
@@ -32,93 +69,72 @@ impl Passed {
     }
 
     fn between(&self, from: f64, to: f64) -> usize {
-        self.0.iter().filter(|at| **at >= from && **at < to).count()
-    }
-}
-
-/// Every instance is asked in turn, so often for so long: 2,000 times a second in all.
-async fn send_load(fixture: &Fixture, limit: &Limit, passed: &mut Passed, ms: u64) {
-    for step in 0..2 * ms {
-        if step % 2 == 0 {
-            fixture.clock.advance(Micros::from_millis(1));
-        }
-        let instance = &fixture.instances[step as usize % fixture.instances.len()];
-        let settlement = instance.settle(&[fixture.charge(limit, "hot", 1)], LeaseId(1)).await;
-        let outcome = settlement.outcomes[0].expect("somebody decides");
-        assert_eq!(settlement.allowed, outcome.decision.is_allow());
-        assert!(matches!(outcome.source, Source::Shared | Source::Local));
-        if settlement.allowed {
-            passed.0.push(fixture.now_s());
-        }
+        self.passed.iter().filter(|at| **at >= from && **at < to).count()
     }
 }
 
 #[tokio::test]
 async fn while_all_are_well_nothing_is_passed() {
-    let (fixture, mut passed) = (Fixture::new(4, 4), Passed::default());
-    send_load(&fixture, &hot(), &mut passed, 5_000).await;
-    assert!(passed.excess() < 0.001, "{}", passed.excess());
-    assert_eq!(fixture.decided(), 0);
+    let mut run = Run::new(hot(), 4, 4);
+    run.load(5_000).await;
+    assert!(run.excess() < 0.001, "{}", run.excess());
+    assert_eq!(run.fixture.decided(), 0);
 }
 
 #[tokio::test]
 async fn a_store_that_is_away_for_all_costs_little_and_no_more_on_return() {
-    let (fixture, mut passed) = (Fixture::new(4, 4), Passed::default());
-    send_load(&fixture, &hot(), &mut passed, 3_000).await;
-    fixture.cut_all(true);
-    send_load(&fixture, &hot(), &mut passed, 10_000).await;
-    fixture.cut_all(false);
-    send_load(&fixture, &hot(), &mut passed, 3_000).await;
+    let mut run = Run::new(hot(), 4, 4);
+    run.load(3_000).await;
+    run.outage(10_000).await;
+    run.load(3_000).await;
     assert!(
-        fixture.decided() > 15_000,
+        run.fixture.decided() > 15_000,
         "the fault did not bite: {}",
-        fixture.decided()
+        run.fixture.decided()
     );
     // M3 allows 200. What was known of a hot key is fresh, so nearly nothing is passed.
-    assert!(passed.excess() <= 5.0, "{}", passed.excess());
+    assert!(run.excess() <= 5.0, "{}", run.excess());
     // Nor is anybody locked out: 95 of 100 of what is due.
-    assert!(passed.between(3.0, 13.0) >= 950, "{}", passed.between(3.0, 13.0));
-    assert!(passed.between(13.0, 16.0) >= 285, "{}", passed.between(13.0, 16.0));
+    assert!(run.between(3.0, 13.0) >= 950, "{}", run.between(3.0, 13.0));
+    assert!(run.between(13.0, 16.0) >= 285, "{}", run.between(13.0, 16.0));
 }
 
 #[tokio::test]
 async fn a_key_that_nobody_has_seen_costs_at_most_its_burst_twice() {
-    let (fixture, mut passed) = (Fixture::new(4, 4), Passed::default());
+    let mut run = Run::new(hot(), 4, 4);
     // Another instance empties it just before, so those that are asked know nothing.
-    let emptied = fixture
+    let emptied = run
+        .fixture
         .shared
-        .settle(&[fixture.charge(&hot(), "hot", 100)], LeaseId(1))
+        .settle(&[run.fixture.charge(&hot(), "hot", 100)], LeaseId(1))
         .await;
     assert!(emptied.allowed);
-    passed.0.extend([fixture.now_s(); 100]);
-    fixture.cut_all(true);
-    send_load(&fixture, &hot(), &mut passed, 10_000).await;
-    fixture.cut_all(false);
-    send_load(&fixture, &hot(), &mut passed, 3_000).await;
-    assert!(passed.excess() > 90.0, "the fault did not bite: {}", passed.excess());
-    assert!(passed.excess() <= 200.0, "{}", passed.excess());
+    run.passed.extend([run.fixture.now_s(); 100]);
+    run.outage(10_000).await;
+    run.load(3_000).await;
+    assert!(run.excess() > 90.0, "the fault did not bite: {}", run.excess());
+    assert!(run.excess() <= 200.0, "{}", run.excess());
 }
 
 #[tokio::test]
 async fn a_link_that_comes_and_goes_mints_nothing() {
-    let (fixture, mut passed) = (Fixture::new(4, 4), Passed::default());
-    send_load(&fixture, &hot(), &mut passed, 1_000).await;
+    let mut run = Run::new(hot(), 4, 4);
+    run.load(1_000).await;
     for _ in 0..25 {
-        fixture.cut_all(true);
-        send_load(&fixture, &hot(), &mut passed, 200).await;
-        fixture.cut_all(false);
-        send_load(&fixture, &hot(), &mut passed, 200).await;
+        run.outage(200).await;
+        run.load(200).await;
     }
     assert!(
-        fixture.decided() > 9_000,
+        run.fixture.decided() > 9_000,
         "the fault did not bite: {}",
-        fixture.decided()
+        run.fixture.decided()
     );
     // 2B are promised, and if neither charged the other it would be more than 1,000. An instance that asks in vain lets one
     // unit pass each time before it dares to charge what it owes.
-    assert!(passed.excess() <= 60.0, "{}", passed.excess());
-    assert!(passed.between(1.0, 11.0) >= 900, "{}", passed.between(1.0, 11.0));
-    let back: u64 = fixture
+    assert!(run.excess() <= 60.0, "{}", run.excess());
+    assert!(run.between(1.0, 11.0) >= 900, "{}", run.between(1.0, 11.0));
+    let back: u64 = run
+        .fixture
         .instances
         .iter()
         .map(|instance| instance.metrics().repaid_units())
@@ -128,29 +144,29 @@ async fn a_link_that_comes_and_goes_mints_nothing() {
 
 #[tokio::test]
 async fn one_of_four_that_is_cut_off_lets_its_own_part_pass() {
-    let (fixture, mut passed) = (Fixture::new(4, 4), Passed::default());
-    send_load(&fixture, &hot(), &mut passed, 2_000).await;
-    fixture.cut(0, true);
-    send_load(&fixture, &hot(), &mut passed, 10_000).await;
-    fixture.cut(0, false);
-    send_load(&fixture, &hot(), &mut passed, 2_000).await;
+    let mut run = Run::new(hot(), 4, 4);
+    run.load(2_000).await;
+    run.fixture.cut(0, true);
+    run.load(10_000).await;
+    run.fixture.cut(0, false);
+    run.load(2_000).await;
     // M4: a quarter of the burst, and of the rate for ten seconds.
-    assert!(passed.excess() > 200.0, "the fault did not bite: {}", passed.excess());
-    assert!(passed.excess() <= 275.0 + 1.0, "{}", passed.excess());
+    assert!(run.excess() > 200.0, "the fault did not bite: {}", run.excess());
+    assert!(run.excess() <= 275.0 + 1.0, "{}", run.excess());
 }
 
 /// A unit that passes here while the other instance goes on with the store is one too many until it is paid back. It was
 /// once forgiven but for the fraction of a unit that the store had at that moment.
 #[tokio::test]
 async fn calls_that_are_lost_now_and_then_do_not_add_up() {
-    let (fixture, mut passed) = (Fixture::new(2, 2), Passed::default());
-    send_load(&fixture, &hot(), &mut passed, 2_000).await;
-    fixture.drop_calls(1, 10);
-    send_load(&fixture, &hot(), &mut passed, 30_000).await;
-    let local = fixture.decided();
+    let mut run = Run::new(hot(), 2, 2);
+    run.load(2_000).await;
+    run.fixture.drop_calls(1, 10);
+    run.load(30_000).await;
+    let local = run.fixture.decided();
     assert!(local > 2_000, "the fault did not bite: {local}");
-    assert!(passed.excess() <= 10.0, "{}", passed.excess());
-    assert!(passed.between(2.0, 32.0) >= 2_850, "{}", passed.between(2.0, 32.0));
+    assert!(run.excess() <= 10.0, "{}", run.excess());
+    assert!(run.between(2.0, 32.0) >= 2_850, "{}", run.between(2.0, 32.0));
 }
 
 /// That other keys are answered says nothing of this one: its server may be another.
@@ -196,30 +212,30 @@ async fn a_debt_makes_nobody_wait_for_ever() {
 
 #[tokio::test]
 async fn two_more_than_are_thought_to_share_a_limit_cost_their_part() {
-    let (fixture, mut passed) = (Fixture::new(6, 4), Passed::default());
-    send_load(&fixture, &hot(), &mut passed, 2_000).await;
-    fixture.cut_all(true);
-    send_load(&fixture, &hot(), &mut passed, 10_000).await;
+    let mut run = Run::new(hot(), 6, 4);
+    run.load(2_000).await;
+    run.fixture.cut_all(true);
+    run.load(10_000).await;
     // M3': (6/4) B + (6/4 - 1) r D + min(B, r D).
-    assert!(passed.excess() > 450.0, "the fault did not bite: {}", passed.excess());
-    assert!(passed.excess() <= 750.0, "{}", passed.excess());
+    assert!(run.excess() > 450.0, "the fault did not bite: {}", run.excess());
+    assert!(run.excess() <= 750.0, "{}", run.excess());
 }
 
 #[tokio::test]
 async fn a_wiped_store_costs_a_burst() {
-    let (fixture, mut passed) = (Fixture::new(4, 4), Passed::default());
-    send_load(&fixture, &hot(), &mut passed, 2_000).await;
-    fixture.cut_all(true);
-    send_load(&fixture, &hot(), &mut passed, 1_000).await;
-    fixture
+    let mut run = Run::new(hot(), 4, 4);
+    run.load(2_000).await;
+    run.fixture.cut_all(true);
+    run.load(1_000).await;
+    run.fixture
         .shared
-        .forget(fixture.key(&hot(), "hot"), &hot())
+        .forget(run.fixture.key(&hot(), "hot"), &hot())
         .await
         .expect("memory answers");
-    fixture.cut_all(false);
-    send_load(&fixture, &hot(), &mut passed, 2_000).await;
+    run.fixture.cut_all(false);
+    run.load(2_000).await;
     // M8; what the instances let pass is charged to the new counter too.
-    assert!(passed.excess() <= 100.0 + 1.0, "{}", passed.excess());
+    assert!(run.excess() <= 100.0 + 1.0, "{}", run.excess());
 }
 
 #[tokio::test]
@@ -237,18 +253,16 @@ async fn no_algorithm_mints_on_a_link_that_comes_and_goes() {
         (SlidingLog::new(per_second).expect("in range").into(), 200.0),
     ];
     for (limit, most) in limits {
-        let (fixture, mut passed) = (Fixture::new(2, 2), Passed::default());
-        send_load(&fixture, &limit, &mut passed, 1_000).await;
+        let mut run = Run::new(limit, 2, 2);
+        run.load(1_000).await;
         for _ in 0..15 {
-            fixture.cut_all(true);
-            send_load(&fixture, &limit, &mut passed, 230).await;
-            fixture.cut_all(false);
-            send_load(&fixture, &limit, &mut passed, 170).await;
+            run.outage(230).await;
+            run.load(170).await;
         }
-        assert!(fixture.decided() > 5_000, "{limit:?}: the fault did not bite");
-        assert!(passed.excess() <= most, "{limit:?}: {}", passed.excess());
+        assert!(run.fixture.decided() > 5_000, "{limit:?}: the fault did not bite");
+        assert!(run.excess() <= most, "{limit:?}: {}", run.excess());
         // Conservative where it must be, but not shut.
-        let due = passed.between(1.0, 7.0);
+        let due = run.between(1.0, 7.0);
         assert!(due >= 200, "{limit:?}: {due} of 600");
     }
 }

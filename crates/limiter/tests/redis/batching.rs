@@ -8,7 +8,9 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 use tollgate_core::{Charge, Concurrency, Limit, Micros, SlidingLog, TokenBucket};
 use tollgate_limiter::store::redis::{Redis, RedisKey};
-use tollgate_limiter::store::{Keyspace, SettleRequest, Settlement, Source, Store, StoreError};
+use tollgate_limiter::store::{Keyspace, Settlement, Source, Store, StoreError};
+use tollgate_limiter::testing::admin;
+use tollgate_limiter::testing::counters::{self, requests};
 use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 type PendingSettle<'a> = Pin<Box<dyn Future<Output = Settlement> + Send + 'a>>;
@@ -39,32 +41,29 @@ async fn connected(store: &Redis) {
     }
 }
 
-/// How much of a subject's counter is taken, by another instance.
+/// The used units of a subject's counter, by another instance.
 async fn used(fixture: &Fixture, subject: &str) -> u64 {
     let other = fixture.options().open();
-    let key = fixture.counter(&other, &limit(), subject);
-    let peeked = other.peek(&[charge(key, &limit(), 0)]).await;
-    let standing = *peeked.outcomes[0].expect("an answer").decision.standing();
-    standing.limit - standing.remaining
+    counters::used(&other, fixture.counter(&other, &limit(), subject), &limit()).await
 }
 
-/// How often the script was run, by the server's own count.
+/// The number of script calls, by the server's own count.
 fn calls_received(fixture: &Fixture) -> u64 {
-    let stats: String = fixture.query(&["INFO", "commandstats"]);
-    let calls_of = |name: &str| -> u64 {
-        let line = stats.lines().find_map(|line| line.strip_prefix(name));
-        let calls = line.and_then(|line| line.strip_prefix(":calls=")?.split(',').next());
-        calls.map_or(0, |calls| calls.parse().expect("a number"))
-    };
-    calls_of("cmdstat_fcall") + calls_of("cmdstat_evalsha")
+    admin::calls(&fixture.server, &["fcall", "evalsha"])
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_hundred_who_wait_go_in_two_calls() {
+/// A server that stands still, and a store that is connected to it.
+async fn frozen() -> (Fixture, Redis) {
     let fixture = Fixture::start(ServerKind::Redis70);
     let store = fixture.options().open();
     connected(&store).await;
     fixture.server.freeze();
+    (fixture, store)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hundred_who_wait_go_in_two_calls() {
+    let (fixture, store) = frozen().await;
     let mut pending: Vec<PendingSettle> = (0..201)
         .map(|subject| start_settle(&fixture, &store, &subject.to_string()))
         .collect();
@@ -80,10 +79,7 @@ async fn two_hundred_who_wait_go_in_two_calls() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn more_than_may_wait_is_refused_at_once_and_who_left_is_not_asked_for() {
-    let fixture = Fixture::start(ServerKind::Redis70);
-    let store = fixture.options().open();
-    connected(&store).await;
-    fixture.server.freeze();
+    let (fixture, store) = frozen().await;
     let mut pending: Vec<PendingSettle> = (0..=16_384).map(|_| start_settle(&fixture, &store, "many")).collect();
     let key = fixture.counter(&store, &limit(), "many");
     let one_more = timeout(Duration::from_secs(1), settle(&store, key, &limit(), 1)).await;
@@ -103,10 +99,7 @@ async fn more_than_may_wait_is_refused_at_once_and_who_left_is_not_asked_for() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_makes_the_call_may_leave_and_the_others_are_answered() {
-    let fixture = Fixture::start(ServerKind::Redis70);
-    let store = fixture.options().open();
-    connected(&store).await;
-    fixture.server.freeze();
+    let (fixture, store) = frozen().await;
     let first = start_settle(&fixture, &store, "first");
     let others: Vec<PendingSettle> = (0..10).map(|_| start_settle(&fixture, &store, "others")).collect();
     drop(first);
@@ -289,22 +282,14 @@ fn small(units: u64) -> Limit {
     TokenBucket::new(rate(units, Micros::from_secs(86_400))).into()
 }
 
-fn batch<'c>(charges: &'c [[Charge<RedisKey>; 1]]) -> Vec<SettleRequest<'c, RedisKey>> {
-    let request = |charges: &'c [Charge<RedisKey>; 1]| SettleRequest {
-        charges,
-        lease: lease(),
-    };
-    charges.iter().map(request).collect()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_batch_of_a_thousand_is_at_most_four_calls() {
     let fixture = Fixture::start(ServerKind::Redis70);
     let store = fixture.options().open();
     connected(&store).await;
-    let charges: Vec<[Charge<RedisKey>; 1]> = (0..1_000)
+    let charges: Vec<Vec<Charge<RedisKey>>> = (0..1_000)
         .map(|subject: u32| {
-            [charge(
+            vec![charge(
                 fixture.counter(&store, &limit(), &subject.to_string()),
                 &limit(),
                 1,
@@ -312,7 +297,7 @@ async fn a_batch_of_a_thousand_is_at_most_four_calls() {
         })
         .collect();
     let before = calls_received(&fixture);
-    let settlements = store.settle_each(&batch(&charges)).await;
+    let settlements = store.settle_each(&requests(&charges)).await;
     assert!(settlements.iter().all(|settlement| settlement.allowed));
     assert_eq!(settlements.len(), 1_000);
     assert!(calls_received(&fixture) - before <= 4);
@@ -330,8 +315,8 @@ async fn each_request_of_a_batch_sees_the_charges_of_those_before_it() {
         // Two keys that alternate: more than one call of the script for each.
         let hot = small(300);
         let keys = ["even", "odd"].map(|name| fixture.counter(&store, &hot, &format!("{name} {near_cache}")));
-        let charges: Vec<[Charge<RedisKey>; 1]> = (0..1_000).map(|n| [charge(keys[n % 2], &hot, 1)]).collect();
-        let settlements = store.settle_each(&batch(&charges)).await;
+        let charges: Vec<Vec<Charge<RedisKey>>> = (0..1_000).map(|n| vec![charge(keys[n % 2], &hot, 1)]).collect();
+        let settlements = store.settle_each(&requests(&charges)).await;
         for (n, settlement) in settlements.iter().enumerate() {
             let decision = settlement.outcomes[0].expect("a reply").decision;
             let remaining = 299_u64.saturating_sub(n as u64 / 2);
@@ -343,7 +328,7 @@ async fn each_request_of_a_batch_sees_the_charges_of_those_before_it() {
         }
         // With the keys exhausted, the near cache denies a batch without a call.
         let before = store.metrics().calls.get();
-        let denied = store.settle_each(&batch(&charges[..100])).await;
+        let denied = store.settle_each(&requests(&charges[..100])).await;
         assert!(denied.iter().all(|settlement| !settlement.allowed));
         assert_eq!(store.metrics().calls.get() == before, near_cache);
         let source = denied[0].outcomes[0].expect("a reply").source;
@@ -358,20 +343,13 @@ async fn a_denied_request_of_a_batch_keeps_nothing_and_the_others_stay() {
     let store = fixture.options().open();
     let (one, many) = (small(1), small(100));
     let key = |limit: &Limit, name: &str| fixture.counter(&store, limit, name);
-    let requests: Vec<Vec<Charge<RedisKey>>> = vec![
+    let charges: Vec<Vec<Charge<RedisKey>>> = vec![
         vec![charge(key(&one, "a"), &one, 1), charge(key(&many, "b"), &many, 1)],
         vec![charge(key(&many, "b"), &many, 1), charge(key(&one, "a"), &one, 1)],
         Vec::new(),
         vec![charge(key(&many, "b"), &many, 5)],
     ];
-    let requests: Vec<SettleRequest<'_, RedisKey>> = requests
-        .iter()
-        .map(|charges| SettleRequest {
-            charges,
-            lease: lease(),
-        })
-        .collect();
-    let settlements = store.settle_each(&requests).await;
+    let settlements = store.settle_each(&requests(&charges)).await;
     let allowed: Vec<bool> = settlements.iter().map(|settlement| settlement.allowed).collect();
     assert_eq!(allowed, [true, false, true, true]);
     let standing = *settlements[3].outcomes[0].expect("a reply").decision.standing();
@@ -388,10 +366,10 @@ async fn a_batch_on_a_silent_server_ends_at_its_deadline_and_takes_nothing() {
     connected(&store).await;
     let leases = Limit::from(Concurrency::new(1_000, Micros::from_secs(600)).expect("in range"));
     let key = fixture.counter(&store, &leases, "held");
-    let charges: Vec<[Charge<RedisKey>; 1]> = (0..1_000).map(|_| [charge(key, &leases, 1)]).collect();
+    let charges: Vec<Vec<Charge<RedisKey>>> = (0..1_000).map(|_| vec![charge(key, &leases, 1)]).collect();
     fixture.server.freeze();
     let from = Instant::now();
-    let settlements = store.settle_each(&batch(&charges)).await;
+    let settlements = store.settle_each(&requests(&charges)).await;
     // Four calls have four deadlines.
     assert!(from.elapsed() < deadline * 8, "{:?}", from.elapsed());
     for settlement in &settlements {

@@ -9,7 +9,8 @@ use tokio::time::{Instant, sleep};
 use tollgate_core::{Limit, Micros, TokenBucket};
 use tollgate_limiter::store::Store;
 use tollgate_limiter::store::StoreError;
-use tollgate_limiter::store::redis::{Functions, Redis};
+use tollgate_limiter::store::redis::{Functions, Redis, RedisKey};
+use tollgate_limiter::testing::admin::calls;
 use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 fn limit() -> Limit {
@@ -29,6 +30,15 @@ async fn settle_until_allowed(fixture: &Fixture, store: &Redis) -> Duration {
         sleep(Duration::from_millis(1)).await;
     }
     from.elapsed()
+}
+
+/// A store on a new Redis that has answered, and the key it was asked for.
+async fn connected(deadline: Duration) -> (Fixture, Redis, RedisKey) {
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let store = fixture.options().deadline(deadline).open();
+    settle_until_allowed(&fixture, &store).await;
+    let key = fixture.counter(&store, &limit(), "somebody");
+    (fixture, store, key)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -113,10 +123,7 @@ async fn so_it_does_with_functions() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_is_killed_while_idle_costs_nothing() {
-    let fixture = Fixture::start(ServerKind::Redis70);
-    let store = fixture.options().open();
-    settle_until_allowed(&fixture, &store).await;
-    let key = fixture.counter(&store, &limit(), "somebody");
+    let (fixture, store, key) = connected(Duration::from_secs(5)).await;
     for _ in 0..5 {
         let connect_attempts = store.metrics().connect_attempts.get();
         fixture.query::<u64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
@@ -167,10 +174,7 @@ async fn a_server_that_lets_nobody_in_is_tried_once_a_second_and_not_much_less()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_was_frozen_is_found_again() {
-    let fixture = Fixture::start(ServerKind::Redis70);
-    let store = fixture.options().deadline(Duration::from_millis(100)).open();
-    settle_until_allowed(&fixture, &store).await;
-    let key = fixture.counter(&store, &limit(), "somebody");
+    let (fixture, store, key) = connected(Duration::from_millis(100)).await;
     fixture.server.freeze();
     let from = Instant::now();
     while from.elapsed() < Duration::from_millis(1_500) {
@@ -184,17 +188,8 @@ async fn a_server_that_was_frozen_is_found_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_an_answer_is_late_something_is_sent_behind_the_question() {
-    let fixture = Fixture::start(ServerKind::Redis70);
-    let store = fixture.options().deadline(Duration::from_secs(2)).open();
-    settle_until_allowed(&fixture, &store).await;
-    let key = fixture.counter(&store, &limit(), "somebody");
-    let mut admin = fixture.admin();
-    let mut times = || {
-        let stats: String = query(&mut admin, &["INFO", "commandstats"]);
-        let time_calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_time:calls="));
-        let times = time_calls.and_then(|rest| rest.split(',').next()?.parse::<u64>().ok());
-        times.expect("a number")
-    };
+    let (fixture, store, key) = connected(Duration::from_secs(2)).await;
+    let times = || calls(&fixture.server, &["time"]);
     // The script asks for the time too, once.
     let before = times();
     assert!(settle(&store, key, &limit(), 1).await.allowed);

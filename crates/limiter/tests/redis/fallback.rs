@@ -4,14 +4,15 @@ use crate::fixture::{Fixture, charge, lease, rate};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::runtime::{Handle, Runtime};
+use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tollgate_core::{Limit, Micros, TokenBucket};
 use tollgate_limiter::conformance::{Harness, conformance};
 use tollgate_limiter::store::fallback::{Fallback, FallbackOptions};
 use tollgate_limiter::store::redis::{Redis, RedisKey};
-use tollgate_limiter::store::{BreakerState, InstanceCount, Keyspace, Source, Store};
+use tollgate_limiter::store::{BreakerState, InstanceCount, Source, Store};
+use tollgate_limiter::testing::counters;
 use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 const R: f64 = 100.0;
@@ -49,6 +50,23 @@ struct Load {
 }
 
 impl Load {
+    /// A load that has run for a while.
+    async fn start(fixture: &Fixture) -> Self {
+        let load = Self::on(fixture).await;
+        sleep(Duration::from_millis(1_500)).await;
+        load
+    }
+
+    /// Ends it after two more seconds in which the server is back. The fault bit, and cost no more than is promised.
+    async fn recover(self, excess_max: f64) -> (Vec<Observation>, Vec<Arc<Fallback<Redis>>>) {
+        sleep(Duration::from_secs(2)).await;
+        let (observed, instances) = self.end().await;
+        let (local, x) = (by(&observed, Source::Local, 0.0), excess(&observed));
+        assert!(local > 500, "the fault did not bite: {local}");
+        assert!(x <= excess_max, "{x}");
+        (observed, instances)
+    }
+
     async fn on(fixture: &Fixture) -> Self {
         let instances = vec![instance(fixture, Some(2)), instance(fixture, Some(2))];
         let key = fixture.counter(instances[0].inner(), &hot(), "hot");
@@ -142,11 +160,7 @@ fn over_a_server_it_conforms() {
             instances: Some(1),
             ..FallbackOptions::default()
         };
-        let handle = Handle::current();
-        let bench = Harness::new(Fallback::new(inner, options)).with_threads(move |work| {
-            let _inside = handle.enter();
-            work();
-        });
+        let bench = Harness::new(Fallback::new(inner, options)).in_runtime();
         let report = conformance(&bench).await.expect("a store as it should be");
         assert!(report.answers > 1_000, "{report}");
         assert_eq!(bench.store().metrics().decided(), 0);
@@ -156,18 +170,13 @@ fn over_a_server_it_conforms() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_server_that_comes_back_empty_costs_what_is_promised() {
     let mut fixture = Fixture::start(ServerKind::Redis70);
-    let load = Load::on(&fixture).await;
-    sleep(Duration::from_millis(1_500)).await;
+    let load = Load::start(&fixture).await;
     fixture.server.kill();
     sleep(Duration::from_secs(3)).await;
     fixture.server.revive();
     let back = load.now();
-    sleep(Duration::from_secs(2)).await;
-    let (observed, instances) = load.end().await;
-    let (local, x) = (by(&observed, Source::Local, 0.0), excess(&observed));
-    assert!(local > 500, "the fault did not bite: {local}");
     // M3 with all that two instances may allow, and a burst for what was lost with it (M8).
-    assert!(x <= 300.0, "{x}");
+    let (observed, instances) = load.recover(300.0).await;
     let late_local = by(&observed, Source::Local, back + 1.2);
     assert!(
         late_local < 20,
@@ -183,17 +192,12 @@ async fn a_killed_server_that_comes_back_empty_costs_what_is_promised() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_server_costs_what_is_promised_and_is_not_charged_for_those_who_gave_up() {
     let fixture = Fixture::start(ServerKind::Valkey);
-    let load = Load::on(&fixture).await;
-    sleep(Duration::from_millis(1_500)).await;
+    let load = Load::start(&fixture).await;
     fixture.server.freeze();
     sleep(Duration::from_millis(2_500)).await;
     fixture.server.thaw();
     let back = load.now();
-    sleep(Duration::from_secs(2)).await;
-    let (observed, _) = load.end().await;
-    let (local, x) = (by(&observed, Source::Local, 0.0), excess(&observed));
-    assert!(local > 500, "the fault did not bite: {local}");
-    assert!(x <= 200.0, "{x}");
+    let (observed, _) = load.recover(200.0).await;
     assert!(by(&observed, Source::Local, back + 1.5) < 20);
     // Few waited: those who found out.
     let slow = observed
@@ -206,8 +210,7 @@ async fn a_frozen_server_costs_what_is_promised_and_is_not_charged_for_those_who
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flushed_server_costs_a_burst() {
     let fixture = Fixture::start(ServerKind::Redis70);
-    let load = Load::on(&fixture).await;
-    sleep(Duration::from_millis(1_500)).await;
+    let load = Load::start(&fixture).await;
     fixture.query::<()>(&["FLUSHALL"]);
     sleep(Duration::from_millis(1_500)).await;
     let (observed, _) = load.end().await;
@@ -219,19 +222,14 @@ async fn a_flushed_server_costs_a_burst() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_link_that_comes_and_goes_mints_nothing_and_is_seldom_trusted() {
     let fixture = Fixture::start(ServerKind::Redis70);
-    let load = Load::on(&fixture).await;
-    sleep(Duration::from_millis(1_500)).await;
+    let load = Load::start(&fixture).await;
     for _ in 0..12 {
         fixture.server.freeze();
         sleep(Duration::from_millis(200)).await;
         fixture.server.thaw();
         sleep(Duration::from_millis(200)).await;
     }
-    sleep(Duration::from_secs(2)).await;
-    let (observed, instances) = load.end().await;
-    let (local, x) = (by(&observed, Source::Local, 0.0), excess(&observed));
-    assert!(local > 500, "the fault did not bite: {local}");
-    assert!(x <= 200.0, "{x}");
+    let (_, instances) = load.recover(200.0).await;
     for store in &instances {
         let changes = store.inner().status().breaker.transitions;
         assert!((1..=10).contains(&changes), "{changes}");
@@ -284,14 +282,7 @@ async fn without_a_server_to_begin_with_it_serves_and_finds_it_later() {
     let store = Redis::options(&server.url()).expect("a URL").open();
     let store = Fallback::new(Arc::new(store), FallbackOptions::default());
     assert_eq!(store.instances(), InstanceCount::Assumed);
-    let counter = tollgate_core::Counter {
-        domain: "default",
-        rule: "u",
-        variant: "",
-        limit: &hot(),
-        per: &[],
-    };
-    let key = store.key(&store.template(&counter), &[]);
+    let key = counters::key(&store, "u", &hot(), &[]);
     let source = async || {
         let settlement = store.settle(&[charge(key, &hot(), 1)], lease()).await;
         settlement.outcomes[0].expect("every request is decided").source

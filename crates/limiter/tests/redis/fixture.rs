@@ -4,9 +4,10 @@ use redis::{Commands, Connection, FromRedisValue};
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
+use tokio::time::{Instant, sleep};
 use tollgate_core::{Limit, Timestamp};
-use tollgate_limiter::store::Keyspace;
 use tollgate_limiter::store::redis::{Redis, RedisKey, RedisOptions};
+use tollgate_limiter::store::{Keyspace, Store};
 use tollgate_limiter::testing::admin;
 use tollgate_limiter::testing::counters::key;
 use tollgate_limiter::testing::servers::{Server, ServerKind};
@@ -101,4 +102,16 @@ impl Fixture {
 pub(crate) fn time(admin: &mut Connection) -> Timestamp {
     let (secs, micros): (u64, u64) = query(admin, &["TIME"]);
     Timestamp::from_micros(secs * 1_000_000 + micros)
+}
+
+/// Why a store finds no server, once it has tried.
+pub(crate) async fn connection_error(store: &Redis) -> String {
+    let from = Instant::now();
+    loop {
+        match store.status().connection_error {
+            Some(error) if error != "not connected yet" => return error,
+            error => assert!(from.elapsed() < Duration::from_secs(5), "{error:?}"),
+        }
+        sleep(Duration::from_millis(1)).await;
+    }
 }

@@ -7,6 +7,7 @@ use tokio::time::sleep;
 use tollgate_core::{Cost, FixedWindow, Gcra, Limit, Micros, Now, SlidingCounter, SlidingLog, Timestamp, TokenBucket};
 use tollgate_limiter::store::Source;
 use tollgate_limiter::store::redis::Redis;
+use tollgate_limiter::testing::excess_millionths;
 use tollgate_limiter::testing::servers::ServerKind;
 
 const INSTANCES: usize = 4;
@@ -82,29 +83,18 @@ async fn holds(limit: impl Into<Limit>, over: impl Fn(&[u64]) -> i64) {
     assert_eq!(fixture.audit(), 1);
 }
 
-/// How far the times go beyond `burst` and `rate` a second, over any time between two of them, in millionths.
-fn beyond_envelope(us: &[u64], rate: i64, burst: i64) -> i64 {
-    let (mut start, mut over) = (i64::MAX, i64::MIN);
-    for (position, at) in (0_i64..).zip(us) {
-        let due = rate * (at - us[0]) as i64;
-        start = start.min(position * 1_000_000 - due);
-        over = over.max((position + 1 - burst) * 1_000_000 - due - start);
-    }
-    over
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_bucket_is_one_over_all_instances() {
     let limit = TokenBucket::new(rate(1_000, Micros::from_secs(1)));
     let limit = limit.with_burst(200).expect("in range");
-    holds(limit, |us| beyond_envelope(us, 1_000, 200)).await;
+    holds(limit, |us| excess_millionths(us, 1_000, 200)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gcra_is_one_over_all_instances() {
     let limit = Gcra::new(rate(700, Micros::from_secs(1)));
     let limit = limit.with_burst(100).expect("in range");
-    holds(limit, |us| beyond_envelope(us, 700, 100)).await;
+    holds(limit, |us| excess_millionths(us, 700, 100)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

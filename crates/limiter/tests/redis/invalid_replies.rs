@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 use tollgate_core::testing::random::Random;
-use tollgate_core::{Counter, Limit, Micros};
+use tollgate_core::{Limit, Micros};
 use tollgate_limiter::store::redis::{Functions, Redis, RedisKey, RedisOptions};
-use tollgate_limiter::store::{Keyspace, Store, StoreError};
+use tollgate_limiter::store::{Store, StoreError};
+use tollgate_limiter::testing::counters;
 
 /// What is said to the next call of the script, and then to all that follow.
 type CannedReply = Arc<Mutex<Vec<Vec<u8>>>>;
@@ -106,14 +107,20 @@ fn encode_reply(server_us: u64, deadline_passed: u8, rest: &[u8]) -> Vec<u8> {
 }
 
 fn key(store: &Redis, limit: &Limit) -> RedisKey {
-    let counter = Counter {
-        domain: "default",
-        rule: "rule",
-        variant: "",
-        limit,
-        per: &[],
-    };
-    store.key(&store.template(&counter), &[])
+    counters::key(store, "rule", limit, &[])
+}
+
+/// Has the server speak sense, and waits until a store understands it.
+async fn understood(fake: &FakeServer, store: &Redis, key: RedisKey, limit: &Limit, after: &str) {
+    fake.say(&[&encode_reply(NOW, 0, b"\x01")]);
+    let from = Instant::now();
+    while store.forget(key, limit).await != Ok(true) {
+        assert!(
+            from.elapsed() < Duration::from_secs(5),
+            "{after}: {:?}",
+            store.status().connection_error
+        );
+    }
 }
 
 /// A microsecond of the made-up clock.
@@ -167,15 +174,7 @@ async fn nonsense_is_an_error_and_not_the_end() {
             );
         }
         // From when it speaks sense, it is understood.
-        fake.say(&[&encode_reply(NOW, 0, b"\x01")]);
-        let from = Instant::now();
-        while store.forget(key, &limit).await != Ok(true) {
-            assert!(
-                from.elapsed() < Duration::from_secs(5),
-                "{fields}: {:?}",
-                store.status().connection_error
-            );
-        }
+        understood(&fake, &store, key, &limit, &fields).await;
     }
 }
 
@@ -213,15 +212,7 @@ async fn an_answer_of_another_length_is_none_and_bytes_at_random_harm_nobody() {
                 drop(store.settle(&[charge(key, &limit, cost)], lease()).await);
             }
         }
-        fake.say(&[&encode_reply(NOW, 0, b"\x01")]);
-        let from = Instant::now();
-        while store.forget(key, &limit).await != Ok(true) {
-            assert!(
-                from.elapsed() < Duration::from_secs(5),
-                "{:?}",
-                store.status().connection_error
-            );
-        }
+        understood(&fake, &store, key, &limit, "bytes at random").await;
     }
 }
 

@@ -1,8 +1,7 @@
 //! Connections that others may not read: certificates made for the test.
 
-use crate::fixture::{Fixture, charge, every_limit, lease};
+use crate::fixture::{Fixture, charge, connection_error, every_limit, lease};
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
 use tollgate_core::Micros;
 use tollgate_limiter::store::Store;
 use tollgate_limiter::store::redis::{Redis, RedisOptions, RedisTlsError};
@@ -45,18 +44,6 @@ impl Guarded {
     }
 }
 
-/// Why a store finds no server, once it has tried.
-async fn error(store: &Redis) -> String {
-    let from = Instant::now();
-    loop {
-        match store.status().connection_error {
-            Some(error) if error != "not connected yet" => return error,
-            error => assert!(from.elapsed() < Duration::from_secs(5), "{error:?}"),
-        }
-        sleep(Duration::from_millis(1)).await;
-    }
-}
-
 async fn works(guarded: &Guarded, options: RedisOptions) {
     let store = options.open();
     let limit = every_limit(5, Micros::from_secs(60))[0];
@@ -76,7 +63,7 @@ async fn a_server_is_trusted_by_its_authority_only() {
     let another = self::certificates();
     let another = guarded.options().tls(Some(another.authority.as_bytes()), None);
     for options in [guarded.options(), another.expect("certificates")] {
-        let error = error(&options.open()).await;
+        let error = connection_error(&options.open()).await;
         assert!(error.contains("certificate"), "{error}");
     }
 }
@@ -92,7 +79,7 @@ async fn a_server_may_ask_for_a_certificate() {
         .tls(authority, Some((certificate.as_bytes(), key.as_bytes())));
     works(&guarded, with.expect("certificates")).await;
     let without = guarded.options().tls(authority, None).expect("certificates").open();
-    assert!(!error(&without).await.is_empty());
+    assert!(!connection_error(&without).await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,8 +1,7 @@
 //! Users and what they may do: enough, too little, and nothing.
 
-use crate::fixture::{Fixture, charge, every_limit, lease};
+use crate::fixture::{Fixture, charge, connection_error, every_limit, lease};
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
 use tollgate_core::{Limit, Micros};
 use tollgate_limiter::store::redis::{Functions, Redis, RedisOptions};
 use tollgate_limiter::store::{Store, StoreError};
@@ -162,18 +161,6 @@ async fn a_key_that_may_not_be_read_is_not_taken_for_a_foreign_one() {
                 "{kind:?} {missing}: {settlement:?}"
             );
         }
-    }
-}
-
-/// Why a store finds no server, once it knows.
-async fn connection_error(store: &Redis) -> String {
-    let from = Instant::now();
-    loop {
-        match store.status().connection_error {
-            Some(connection_error) if connection_error != "not connected yet" => return connection_error,
-            connection_error => assert!(from.elapsed() < Duration::from_secs(5), "{connection_error:?}"),
-        }
-        sleep(Duration::from_millis(1)).await;
     }
 }
 

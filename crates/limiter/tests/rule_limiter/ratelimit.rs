@@ -273,107 +273,83 @@ fn check_one(
     )
 }
 
+/// An attempt and its result: the descriptor, the direction and its cost, the limit it brings; whether it passes, what
+/// remains, and the count.
+type Row<'a> = (
+    &'a str,
+    Direction,
+    u64,
+    Option<LimitOverride>,
+    (bool, Option<u64>, Option<u64>),
+);
+
+/// Checks one attempt after the other.
+fn check_rows(strict: bool, rows: &[Row<'_>]) {
+    let (store, _) = stopped_store();
+    let limiter = RuleLimiter::new(parser(strict).finish().expect("sound descriptors").rules, store);
+    for (index, (entry, direction, cost, limit_override, expected)) in rows.iter().enumerate() {
+        let result = check_one(&limiter, entry, *direction, *cost, *limit_override);
+        assert_eq!(result, *expected, "row {index}: {entry}");
+    }
+}
+
 #[test]
 fn a_limit_that_a_request_brings_is_counted_where_the_files_limit_is() {
     use Direction::Consume;
-    let (store, _) = stopped_store();
-    let limiter = RuleLimiter::new(parser(false).finish().expect("sound descriptors").rules, store);
-    let limit_override = |requests, unit| Some(LimitOverride::new(requests, unit, false));
-    // The file lets one of a minute pass.
-    assert_eq!(check_one(&limiter, "all=x", Consume, 1, None), (true, Some(0), Some(1)));
-    assert_eq!(
-        check_one(&limiter, "all=x", Consume, 1, limit_override(5, Unit::Minute)),
-        (true, Some(3), Some(2))
-    );
-    assert_eq!(
-        check_one(&limiter, "all=x", Consume, 1, None),
-        (false, Some(0), Some(3))
-    );
-    // Windows of another length, another value, and what no file knows have counters of their own.
-    assert_eq!(
-        check_one(&limiter, "all=x", Consume, 1, limit_override(5, Unit::Hour)),
-        (true, Some(4), Some(1))
-    );
-    assert_eq!(
-        check_one(&limiter, "all=y", Consume, 1, limit_override(5, Unit::Minute)),
-        (true, Some(4), Some(1))
-    );
-    assert_eq!(
-        check_one(&limiter, "new=x", Consume, 1, limit_override(5, Unit::Minute)),
-        (true, Some(4), Some(1))
-    );
-    // What is counted together in the file is not here.
-    assert_eq!(
-        check_one(&limiter, "path=/a/1", Consume, 2, None),
-        (true, Some(0), Some(2))
-    );
-    assert_eq!(
-        check_one(&limiter, "path=/a/1", Consume, 1, limit_override(5, Unit::Minute)),
-        (true, Some(4), Some(1))
-    );
-    // Beyond it is refused and counted; zero is a ban; no shadow, no quota and nothing unlimited.
-    assert_eq!(
-        check_one(&limiter, "shadow=x", Consume, 6, limit_override(5, Unit::Hour)),
-        (false, Some(0), Some(6))
-    );
-    assert_eq!(
-        check_one(&limiter, "quota=x", Consume, 1, limit_override(0, Unit::Minute)),
-        (false, Some(0), Some(1))
-    );
-    assert_eq!(
-        check_one(&limiter, "free=x", Consume, 2, limit_override(1, Unit::Minute)),
-        (false, Some(0), Some(2))
+    use Unit::{Hour, Minute};
+    let brought = |requests, unit| Some(LimitOverride::new(requests, unit, false));
+    let result = |passes, remaining, count| (passes, Some(remaining), Some(count));
+    check_rows(
+        false,
+        &[
+            // The file lets one of a minute pass.
+            ("all=x", Consume, 1, None, result(true, 0, 1)),
+            ("all=x", Consume, 1, brought(5, Minute), result(true, 3, 2)),
+            ("all=x", Consume, 1, None, result(false, 0, 3)),
+            // Windows of another length, another value, and what no file knows have counters of their own.
+            ("all=x", Consume, 1, brought(5, Hour), result(true, 4, 1)),
+            ("all=y", Consume, 1, brought(5, Minute), result(true, 4, 1)),
+            ("new=x", Consume, 1, brought(5, Minute), result(true, 4, 1)),
+            // What is counted together in the file is not here.
+            ("path=/a/1", Consume, 2, None, result(true, 0, 2)),
+            ("path=/a/1", Consume, 1, brought(5, Minute), result(true, 4, 1)),
+            // Beyond it is refused and counted; zero is a ban; no shadow, no quota and nothing unlimited.
+            ("shadow=x", Consume, 6, brought(5, Hour), result(false, 0, 6)),
+            ("quota=x", Consume, 1, brought(0, Minute), result(false, 0, 1)),
+            ("free=x", Consume, 2, brought(1, Minute), result(false, 0, 2)),
+        ],
     );
 }
 
 #[test]
 fn strictly_a_limit_that_a_request_brings_takes_nothing_when_it_refuses() {
-    let (store, _) = stopped_store();
-    let limiter = RuleLimiter::new(parser(true).finish().expect("sound descriptors").rules, store);
-    let limit_override = Some(LimitOverride::new(5, Unit::Minute, true));
-    assert_eq!(
-        check_one(&limiter, "special=x", Direction::Consume, 2, None),
-        (true, Some(1), None)
-    );
-    assert_eq!(
-        check_one(&limiter, "special=x", Direction::Consume, 4, limit_override),
-        (false, Some(3), None)
-    );
-    assert_eq!(
-        check_one(&limiter, "special=x", Direction::Consume, 3, limit_override),
-        (true, Some(0), None)
+    use Direction::Consume;
+    let brought = Some(LimitOverride::new(5, Unit::Minute, true));
+    check_rows(
+        true,
+        &[
+            ("special=x", Consume, 2, None, (true, Some(1), None)),
+            ("special=x", Consume, 4, brought, (false, Some(3), None)),
+            ("special=x", Consume, 3, brought, (true, Some(0), None)),
+        ],
     );
 }
 
 #[test]
 fn what_is_given_back_is_taken_off_and_never_refused() {
-    let (store, _) = stopped_store();
-    let limiter = RuleLimiter::new(parser(false).finish().expect("sound descriptors").rules, store);
-    assert_eq!(
-        check_one(&limiter, "all=x", Direction::Consume, 5, None),
-        (false, Some(0), Some(5))
-    );
-    // Still beyond the limit.
-    assert_eq!(
-        check_one(&limiter, "all=x", Direction::Refund, 3, None),
-        (true, Some(0), Some(2))
-    );
-    assert_eq!(
-        check_one(&limiter, "all=x", Direction::Refund, 9, None),
-        (true, Some(1), Some(0))
-    );
-    let limit_override = Some(LimitOverride::new(5, Unit::Minute, false));
-    assert_eq!(
-        check_one(&limiter, "all=x", Direction::Consume, 7, limit_override),
-        (false, Some(0), Some(7))
-    );
-    assert_eq!(
-        check_one(&limiter, "all=x", Direction::Refund, 1, limit_override),
-        (true, Some(0), Some(6))
-    );
-    assert_eq!(
-        check_one(&limiter, "banned=x", Direction::Refund, 1, None),
-        (true, Some(0), Some(0))
+    use Direction::{Consume, Refund};
+    let brought = Some(LimitOverride::new(5, Unit::Minute, false));
+    check_rows(
+        false,
+        &[
+            ("all=x", Consume, 5, None, (false, Some(0), Some(5))),
+            // Still beyond the limit.
+            ("all=x", Refund, 3, None, (true, Some(0), Some(2))),
+            ("all=x", Refund, 9, None, (true, Some(1), Some(0))),
+            ("all=x", Consume, 7, brought, (false, Some(0), Some(7))),
+            ("all=x", Refund, 1, brought, (true, Some(0), Some(6))),
+            ("banned=x", Refund, 1, None, (true, Some(0), Some(0))),
+        ],
     );
 }
 

@@ -1,6 +1,6 @@
 //! Primaries that go, stand still and come back.
 
-use crate::fixture::{Load, Observation, calls, charge, connection, is_primary, limit, open, until, used};
+use crate::fixture::{Load, Observation, calls, charge, connection, is_primary, limit, open, query, until, used};
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate_core::{LeaseId, Micros};
@@ -74,12 +74,8 @@ async fn sentinels_that_are_away_stop_nobody() {
     }
     // Also not when the connection breaks: the primary is where it was.
     let connect_attempts = store.metrics().connect_attempts.get();
-    let killed: i64 = redis::cmd("CLIENT")
-        .arg("KILL")
-        .arg("TYPE")
-        .arg("normal")
-        .query(&mut connection(&watched.servers[0]))
-        .expect("it does");
+    let kill = ["CLIENT", "KILL", "TYPE", "normal"];
+    let killed: i64 = query(&mut connection(&watched.servers[0]), &kill);
     assert!(killed > 0);
     let dialled = || store.metrics().connect_attempts.get() > connect_attempts;
     until("a new connection", || {

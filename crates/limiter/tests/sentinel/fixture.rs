@@ -12,7 +12,7 @@ use tollgate_limiter::testing::sentinel::SentinelGroup;
 use tollgate_limiter::testing::servers::Server;
 
 pub(crate) use tollgate_core::testing::limits::yearly_window as once;
-pub(crate) use tollgate_limiter::testing::admin::{calls as calls_by, connect as connection};
+pub(crate) use tollgate_limiter::testing::admin::{calls as calls_by, connect as connection, query};
 
 pub(crate) fn open(watched: &SentinelGroup, deadline: Duration) -> Redis {
     let options = Redis::options(&watched.url()).expect("a URL");

@@ -1,13 +1,13 @@
 //! What is forgotten when a primary is, and how much more than a limit then passes: never more than the bounds that
 //! docs/redis.md states.
 
-use crate::fixture::{charge, connection, is_primary, once, open, take, until};
+use crate::fixture::{charge, connection, is_primary, once, open, query, take, until};
 use std::time::Duration;
 use tollgate_core::LeaseId;
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::store::{RedisErrorCode, Store, StoreError};
 use tollgate_limiter::testing::sentinel::SentinelGroup;
-use tollgate_limiter::testing::servers::ServerKind;
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 const DEADLINE: Duration = Duration::from_millis(500);
 
@@ -21,16 +21,27 @@ fn replicated(watched: &SentinelGroup) {
     assert_eq!(replicas, 2);
 }
 
+/// A store that hears of no sentinel, as if it were cut off with the first primary.
+fn cut_off(watched: &SentinelGroup) -> Redis {
+    let options = Redis::options(&watched.servers[0].url()).expect("a URL");
+    options.deadline(DEADLINE).near_cache(false).open()
+}
+
+/// Freezes the first primary until another has its place.
+async fn supplant(watched: &SentinelGroup) -> &Server {
+    let zombie = &watched.servers[0];
+    zombie.freeze();
+    until("another primary", || watched.servers[1..].iter().any(is_primary)).await;
+    zombie.thaw();
+    zombie
+}
+
 fn stop_replication(watched: &SentinelGroup) {
     for replica in &watched.servers[1..] {
         replica.freeze();
     }
-    let killed: i64 = redis::cmd("CLIENT")
-        .arg("KILL")
-        .arg("TYPE")
-        .arg("replica")
-        .query(&mut connection(&watched.servers[0]))
-        .expect("it does");
+    let kill = ["CLIENT", "KILL", "TYPE", "replica"];
+    let killed: i64 = query(&mut connection(&watched.servers[0]), &kill);
     assert_eq!(killed, 2);
 }
 
@@ -67,17 +78,12 @@ async fn figure_8_two_primaries_at_once_let_pass_what_each_has() {
     let watched = SentinelGroup::start(ServerKind::Redis70);
     let limit = once(CAPACITY);
     let [one, other] = [(); 2].map(|()| open(&watched, DEADLINE));
-    // It hears of no sentinel, as if it were cut off with the old primary.
-    let options = Redis::options(&watched.servers[0].url()).expect("a URL");
-    let cut_off = options.deadline(DEADLINE).near_cache(false).open();
+    let cut_off = cut_off(&watched);
     for store in [&one, &other, &cut_off] {
         assert_eq!(take(store, &limit, 10).await, 10);
     }
     replicated(&watched);
-    let zombie = &watched.servers[0];
-    zombie.freeze();
-    until("another primary", || watched.servers[1..].iter().any(is_primary)).await;
-    zombie.thaw();
+    let zombie = supplant(&watched).await;
     // Those that follow the sentinels are on one side, so that nothing passes beyond the limit there.
     let mut followed = 30;
     for _ in 0..CAPACITY {
@@ -102,22 +108,15 @@ async fn a_primary_that_must_have_replicas_refuses_when_it_has_lost_them() {
         settings.arg("min-replicas-max-lag").arg(1);
         settings.query::<()>(&mut connection(server)).expect("it does");
     }
-    let options = Redis::options(&watched.servers[0].url()).expect("a URL");
-    let cut_off = options.deadline(DEADLINE).near_cache(false).open();
+    let cut_off = cut_off(&watched);
     let limit = crate::fixture::limit();
     until("a primary that knows its replicas", || {
-        let info: String = redis::cmd("INFO")
-            .arg("replication")
-            .query(&mut connection(&watched.servers[0]))
-            .expect("it tells");
+        let info: String = query(&mut connection(&watched.servers[0]), &["INFO", "replication"]);
         info.contains("min_slaves_good_slaves:2")
     })
     .await;
     assert_eq!(take(&cut_off, &limit, 10).await, 10);
-    let zombie = &watched.servers[0];
-    zombie.freeze();
-    until("another primary", || watched.servers[1..].iter().any(is_primary)).await;
-    zombie.thaw();
+    let zombie = supplant(&watched).await;
     let mut passed = 0;
     let took = {
         let from = tokio::time::Instant::now();

@@ -1,23 +1,12 @@
 //! What the script does to keys: foreign ones are left alone, late calls touch nothing, every key ends, none is large.
 
-use redis::{Connection, FromRedisValue};
-use tollgate_core::{
-    Charge, Cost, FixedWindow, Gcra, LeaseId, Limit, Micros, Now, OnStoreFailure, Policy, Rate, SlidingLog, Timestamp,
-    TokenBucket,
-};
+use redis::Connection;
+use tollgate_core::{Charge, FixedWindow, Gcra, LeaseId, Limit, Micros, Now, Rate, SlidingLog, Timestamp, TokenBucket};
 use tollgate_limiter::store::redis::script::SCRIPT;
 use tollgate_limiter::store::redis::script::call::{Call, CallTiming, ChargeReply, ScriptOp, ScriptReply};
+use tollgate_limiter::testing::admin::{connect, query as call};
+use tollgate_limiter::testing::counters;
 use tollgate_limiter::testing::servers::{Server, ServerKind};
-
-fn connect(server: &Server) -> Connection {
-    let client = redis::Client::open(server.url()).expect("an address");
-    client.get_connection().expect("a server that answers")
-}
-
-fn call<T: FromRedisValue>(connection: &mut Connection, text: &[&str]) -> T {
-    let mut command = redis::cmd(text[0]);
-    command.arg(&text[1..]).query(connection).expect("an answer")
-}
 
 fn send(connection: &mut Connection, call: &Call, clock: CallTiming) -> ScriptReply {
     let mut command = redis::cmd("EVAL");
@@ -34,13 +23,17 @@ fn rate(units: u64, seconds: u64) -> Rate {
 }
 
 fn charge(key: &str, limit: Limit, units: u64) -> Charge<&str> {
-    Charge {
-        key,
-        limit,
-        cost: Cost::new(units).expect("in range"),
-        policy: Policy::Enforce,
-        on_failure: OnStoreFailure::Local,
-    }
+    counters::charge(key, &limit, units)
+}
+
+/// A call with one request of one unit of 5 a minute.
+fn one_unit(op: ScriptOp) -> Call {
+    let mut call = Call::new(op);
+    call.request(
+        &[charge("key", TokenBucket::new(rate(5, 60)).into(), 1)],
+        LeaseId::default(),
+    );
+    call
 }
 
 fn clock() -> CallTiming {
@@ -112,9 +105,7 @@ fn a_key_of_another_type_is_an_outcome_and_stays_as_it_is() {
 fn a_call_that_begins_too_late_takes_nothing_and_says_the_time() {
     let server = Server::start(ServerKind::Redis70);
     let mut connection = connect(&server);
-    let limit = TokenBucket::new(rate(5, 60)).into();
-    let mut call = Call::new(ScriptOp::Settle);
-    call.request(&[charge("key", limit, 1)], LeaseId::default());
+    let call = one_unit(ScriptOp::Settle);
     let early = send(&mut connection, &call, clock());
     let deadline_passed = CallTiming {
         not_after: Some(early.server_now - Micros::ONE),
@@ -138,9 +129,7 @@ fn a_call_that_begins_too_late_takes_nothing_and_says_the_time() {
 fn the_callers_clock_is_believed_only_within_the_tolerance() {
     let server = Server::start(ServerKind::Redis70);
     let mut connection = connect(&server);
-    let limit = TokenBucket::new(rate(5, 60)).into();
-    let mut call = Call::new(ScriptOp::Peek);
-    call.request(&[charge("key", limit, 1)], LeaseId::default());
+    let call = one_unit(ScriptOp::Peek);
     let server_now = send(&mut connection, &call, clock()).server_now;
     let ahead = server_now + Micros::from_secs(600);
     for (tolerance, uses_callers_clock) in [(Micros::from_secs(1_200), true), (Micros::from_secs(300), false)] {
