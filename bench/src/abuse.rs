@@ -51,30 +51,25 @@ const SLOWEST_MAX: Duration = Duration::from_secs(1);
 const FILES: u64 = 8_192;
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    match attack_all(args) {
-        Ok(outcomes) => {
-            println!("| attack | server grew by | other client: responses | slowest response | errors | |");
-            println!("|---|---:|---:|---:|---:|---|");
-            for outcome in &outcomes {
-                println!(
-                    "| {} | {:.1} MiB | {} | {:.1} ms | {} | {} |",
-                    outcome.name,
-                    outcome.grown_bytes as f64 / f64::from(1 << 20),
-                    outcome.bystander.answers,
-                    outcome.bystander.slowest.as_secs_f64() * 1e3,
-                    outcome.bystander.errors,
-                    outcome.description,
-                );
-            }
-            match outcomes.iter().all(AttackResult::is_within_bounds) {
-                true => ExitCode::SUCCESS,
-                false => ExitCode::FAILURE,
-            }
-        }
-        Err(reason) => {
-            eprintln!("tollgate-bench: {reason}");
-            ExitCode::from(2)
-        }
+    crate::exit_code(attack_all(args).map(|outcomes| {
+        print_table(&outcomes);
+        outcomes.iter().all(AttackResult::is_within_bounds)
+    }))
+}
+
+fn print_table(outcomes: &[AttackResult]) {
+    println!("| attack | server grew by | other client: responses | slowest response | errors | |");
+    println!("|---|---:|---:|---:|---:|---|");
+    for outcome in outcomes {
+        println!(
+            "| {} | {:.1} MiB | {} | {:.1} ms | {} | {} |",
+            outcome.name,
+            outcome.grown_bytes as f64 / f64::from(1 << 20),
+            outcome.bystander.answers,
+            outcome.bystander.slowest.as_secs_f64() * 1e3,
+            outcome.bystander.errors,
+            outcome.description,
+        );
     }
 }
 
@@ -93,30 +88,36 @@ fn attack_all(args: &Args) -> Result<Vec<AttackResult>, String> {
     }
     let program = process::build_product()?;
     let length = Duration::from_secs(args.seconds);
-    Ok(vec![
-        attack("1,000 connections of RESP bombs", &program, length, |at| {
-            Box::pin(attacks::bombs(at.resp, length))
-        })?,
-        attack("2,000 slow HTTP connections", &program, length, |at| {
-            Box::pin(attacks::slow(at.http, length))
-        })?,
-        attack("one HTTP/2 connection of rapid resets", &program, length, |at| {
-            Box::pin(attacks::resets(at.http, length))
-        })?,
-        attack("the same on the gRPC port", &program, length, |at| {
-            Box::pin(attacks::resets(at.grpc, length))
-        })?,
-    ])
+    let attack = |(name, attackers)| attack(name, &program, length, attackers);
+    ATTACKS.into_iter().map(attack).collect()
 }
 
 type Attack = std::pin::Pin<Box<dyn Future<Output = String>>>;
+
+type Attackers = fn(Addresses, Duration) -> Attack;
+
+/// The name of an attack, and its clients.
+const ATTACKS: [(&str, Attackers); 4] = [
+    ("1,000 connections of RESP bombs", |at, length| {
+        Box::pin(attacks::bombs(at.resp, length))
+    }),
+    ("2,000 slow HTTP connections", |at, length| {
+        Box::pin(attacks::slow(at.http, length))
+    }),
+    ("one HTTP/2 connection of rapid resets", |at, length| {
+        Box::pin(attacks::resets(at.http, length))
+    }),
+    ("the same on the gRPC port", |at, length| {
+        Box::pin(attacks::resets(at.grpc, length))
+    }),
+];
 
 /// One attack on its own server, while another client keeps sending requests.
 fn attack(
     name: &'static str,
     program: &PathBuf,
     length: Duration,
-    attackers: impl FnOnce(Addresses) -> Attack,
+    attackers: Attackers,
 ) -> Result<AttackResult, String> {
     eprintln!("{name}");
     let at = Addresses {
@@ -130,14 +131,11 @@ fn attack(
     command.arg("--set").arg(format!("server.grpc={}", at.grpc));
     command.arg("--set").arg(format!("server.resp={}", at.resp));
     let server = Server::start(&mut command, 0)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| format!("no runtime: {error}"))?;
-    let local = tokio::task::LocalSet::new();
-    local.block_on(&runtime, async {
+    crate::block_on(async {
         let bystander = Bystander::connect(at.http, at.resp).await?;
         let before = server.resident()?;
         let asking = tokio::task::spawn_local(bystander.run(length));
-        let words = attackers(at).await;
+        let words = attackers(at, length).await;
         let bystander = asking
             .await
             .map_err(|error| format!("the other client failed: {error}"))?;

@@ -367,6 +367,23 @@ struct Measure {
     cloudflare: Option<f64>,
 }
 
+impl Measure {
+    const fn new(name: &'static str, key: &'static str, unit: Unit, value: fn(&Tally) -> Option<f64>) -> Self {
+        Self {
+            name,
+            key,
+            unit,
+            value,
+            cloudflare: None,
+        }
+    }
+
+    const fn published(mut self, by_cloudflare: f64) -> Self {
+        self.cloudflare = Some(by_cloudflare);
+        self
+    }
+}
+
 #[derive(Clone, Copy)]
 enum Unit {
     Count,
@@ -375,114 +392,89 @@ enum Unit {
 }
 
 const EVERY_REQUEST_MEASURES: &[Measure] = &[
-    Measure {
-        name: "wrong decisions",
-        key: "every_wrong_percent",
-        unit: Unit::Percent,
-        value: |tally| tally.percent(tally.every.allowed + tally.every.refused),
-        cloudflare: Some(CLOUDFLARE_WRONG),
-    },
-    Measure {
-        name: "of these wrongly allowed",
-        key: "every_wrongly_allowed_percent",
-        unit: Unit::Percent,
-        value: |tally| tally.percent(tally.every.allowed),
-        cloudflare: None,
-    },
-    Measure {
-        name: "of these wrongly denied",
-        key: "every_wrongly_refused_percent",
-        unit: Unit::Percent,
-        value: |tally| tally.percent(tally.every.refused),
-        cloudflare: None,
-    },
-    Measure {
-        name: "mean difference of estimate and exact count",
-        key: "every_mean_difference_percent",
-        unit: Unit::Percent,
-        value: |tally| ratio(100.0 * tally.difference, tally.requests),
-        cloudflare: Some(CLOUDFLARE_DIFFERENCE),
-    },
-    Measure {
-        name: "the same, exact count within 20 % of the limit",
-        key: "every_mean_difference_near_limit_percent",
-        unit: Unit::Percent,
-        value: |tally| ratio(100.0 * tally.difference_near, tally.near),
-        cloudflare: None,
-    },
-    Measure {
-        name: "requests with an exact count within 20 % of the limit",
-        key: "every_near_limit_percent",
-        unit: Unit::Percent,
-        value: |tally| tally.percent(tally.near),
-        cloudflare: None,
-    },
-    Measure {
-        name: "highest exact count wrongly allowed, x limit",
-        key: "every_highest_wrongly_allowed",
-        unit: Unit::Times,
-        value: |tally| tally.highest_allowed.map(|count| count as f64 / LIMIT as f64),
-        cloudflare: None,
-    },
-    Measure {
-        name: "lowest exact count wrongly denied, x limit",
-        key: "every_lowest_wrongly_refused",
-        unit: Unit::Times,
-        value: |tally| tally.lowest_refused.map(|count| count as f64 / LIMIT as f64),
-        cloudflare: None,
-    },
+    Measure::new("wrong decisions", "every_wrong_percent", Unit::Percent, |tally| {
+        tally.percent(tally.every.allowed + tally.every.refused)
+    })
+    .published(CLOUDFLARE_WRONG),
+    Measure::new(
+        "of these wrongly allowed",
+        "every_wrongly_allowed_percent",
+        Unit::Percent,
+        |tally| tally.percent(tally.every.allowed),
+    ),
+    Measure::new(
+        "of these wrongly denied",
+        "every_wrongly_refused_percent",
+        Unit::Percent,
+        |tally| tally.percent(tally.every.refused),
+    ),
+    Measure::new(
+        "mean difference of estimate and exact count",
+        "every_mean_difference_percent",
+        Unit::Percent,
+        |tally| ratio(100.0 * tally.difference, tally.requests),
+    )
+    .published(CLOUDFLARE_DIFFERENCE),
+    Measure::new(
+        "the same, exact count within 20 % of the limit",
+        "every_mean_difference_near_limit_percent",
+        Unit::Percent,
+        |tally| ratio(100.0 * tally.difference_near, tally.near),
+    ),
+    Measure::new(
+        "requests with an exact count within 20 % of the limit",
+        "every_near_limit_percent",
+        Unit::Percent,
+        |tally| tally.percent(tally.near),
+    ),
+    Measure::new(
+        "highest exact count wrongly allowed, x limit",
+        "every_highest_wrongly_allowed",
+        Unit::Times,
+        |tally| tally.highest_allowed.map(|count| count as f64 / LIMIT as f64),
+    ),
+    Measure::new(
+        "lowest exact count wrongly denied, x limit",
+        "every_lowest_wrongly_refused",
+        Unit::Times,
+        |tally| tally.lowest_refused.map(|count| count as f64 / LIMIT as f64),
+    ),
 ];
 
 const ADMITTED_MEASURES: &[Measure] = &[
-    Measure {
-        name: "wrong decisions",
-        key: "admitted_wrong_percent",
-        unit: Unit::Percent,
-        value: |tally| tally.percent(tally.admitted.allowed + tally.admitted.refused),
-        cloudflare: None,
-    },
-    Measure {
-        name: "of these wrongly allowed",
-        key: "admitted_wrongly_allowed_percent",
-        unit: Unit::Percent,
-        value: |tally| tally.percent(tally.admitted.allowed),
-        cloudflare: None,
-    },
-    Measure {
-        name: "of these wrongly denied",
-        key: "admitted_wrongly_refused_percent",
-        unit: Unit::Percent,
-        value: |tally| tally.percent(tally.admitted.refused),
-        cloudflare: None,
-    },
-    Measure {
-        name: "most admitted in any rolling window, x limit (always below 2)",
-        key: "admitted_most_in_a_window",
-        unit: Unit::Times,
-        value: |tally| Some(tally.most_admitted as f64 / LIMIT as f64),
-        cloudflare: None,
-    },
-    Measure {
-        name: "admitted by the counter",
-        key: "admitted_by_counter",
-        unit: Unit::Count,
-        value: |tally| Some(tally.admitted_by_counter as f64),
-        cloudflare: None,
-    },
-    Measure {
-        name: "admitted by the exact log",
-        key: "admitted_by_log",
-        unit: Unit::Count,
-        value: |tally| Some(tally.admitted_by_log as f64),
-        cloudflare: None,
-    },
-    Measure {
-        name: "decisions of the log that differ from a plain count (must be 0)",
-        key: "log_differs",
-        unit: Unit::Count,
-        value: |tally| Some(tally.log_differs as f64),
-        cloudflare: None,
-    },
+    Measure::new("wrong decisions", "admitted_wrong_percent", Unit::Percent, |tally| {
+        tally.percent(tally.admitted.allowed + tally.admitted.refused)
+    }),
+    Measure::new(
+        "of these wrongly allowed",
+        "admitted_wrongly_allowed_percent",
+        Unit::Percent,
+        |tally| tally.percent(tally.admitted.allowed),
+    ),
+    Measure::new(
+        "of these wrongly denied",
+        "admitted_wrongly_refused_percent",
+        Unit::Percent,
+        |tally| tally.percent(tally.admitted.refused),
+    ),
+    Measure::new(
+        "most admitted in any rolling window, x limit (always below 2)",
+        "admitted_most_in_a_window",
+        Unit::Times,
+        |tally| Some(tally.most_admitted as f64 / LIMIT as f64),
+    ),
+    Measure::new("admitted by the counter", "admitted_by_counter", Unit::Count, |tally| {
+        Some(tally.admitted_by_counter as f64)
+    }),
+    Measure::new("admitted by the exact log", "admitted_by_log", Unit::Count, |tally| {
+        Some(tally.admitted_by_log as f64)
+    }),
+    Measure::new(
+        "decisions of the log that differ from a plain count (must be 0)",
+        "log_differs",
+        Unit::Count,
+        |tally| Some(tally.log_differs as f64),
+    ),
 ];
 
 impl Tally {

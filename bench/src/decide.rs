@@ -263,6 +263,24 @@ fn span(rate: Rate, units: u64) -> Micros {
     Micros::new((units * rate.period().get()).div_ceil(rate.units()))
 }
 
+/// The cases of a limit, and the subject of each.
+fn all_cases(name: &'static str, subjects: [Subject; 7]) -> Vec<Case> {
+    let cases = [
+        ("allowed", Expected::Allow, Cost::ONE),
+        ("allowed, cost 5", Expected::Allow, cost(5)),
+        ("denied", Expected::Deny, Cost::ONE),
+        ("peek", Expected::Allow, Cost::ZERO),
+        ("allowed, 7/s", Expected::Allow, Cost::ONE),
+        ("allowed, wide", Expected::Allow, Cost::ONE),
+        ("denied, wide", Expected::Deny, Cost::ONE),
+    ];
+    let cases = cases.into_iter().zip(subjects);
+    let case = |((what, expected, cost), subject): ((&str, _, _), Subject)| {
+        case(name, what, expected, subject.decisions(cost))
+    };
+    cases.map(case).collect()
+}
+
 /// Limits that refill with time. Allowed: half full and used as fast as it refills, so it stays half full.
 fn bucket_cases(make: Make) -> Result<Vec<Case>, LimitError> {
     const CAPACITY: u64 = 1_000_000;
@@ -271,40 +289,22 @@ fn bucket_cases(make: Make) -> Result<Vec<Case>, LimitError> {
         Ok((name, Subject::new(limit, span(rate, 1)).charged(capacity / 2)))
     };
     let full = |rate: Rate, capacity: u64| -> Result<_, LimitError> {
-        let (name, limit) = make(rate, capacity)?;
-        Ok((name, Subject::new(limit, Micros::ZERO).charged(capacity)))
+        let (_, limit) = make(rate, capacity)?;
+        Ok(Subject::new(limit, Micros::ZERO).charged(capacity))
     };
     let (name, allowed) = at_half(even()?, CAPACITY)?;
-    let (_, five) = at_half(even()?, CAPACITY)?;
-    let (_, peeked) = at_half(even()?, CAPACITY)?;
-    let (_, allowed_uneven) = at_half(uneven()?, CAPACITY)?;
-    let (_, denied) = full(even()?, 100)?;
-    let (_, allowed_wide) = at_half(wide()?, wide()?.units())?;
-    let (_, denied_wide) = full(wide()?, wide()?.units())?;
-    Ok(vec![
-        case(name, "allowed", Expected::Allow, allowed.decisions(Cost::ONE)),
-        case(
-            name,
-            "allowed, cost 5",
-            Expected::Allow,
-            five.stepping(span(even()?, 5)).decisions(cost(5)),
-        ),
-        case(name, "denied", Expected::Deny, denied.decisions(Cost::ONE)),
-        case(name, "peek", Expected::Allow, peeked.decisions(Cost::ZERO)),
-        case(
-            name,
-            "allowed, 7/s",
-            Expected::Allow,
-            allowed_uneven.decisions(Cost::ONE),
-        ),
-        case(
-            name,
-            "allowed, wide",
-            Expected::Allow,
-            allowed_wide.decisions(Cost::ONE),
-        ),
-        case(name, "denied, wide", Expected::Deny, denied_wide.decisions(Cost::ONE)),
-    ])
+    Ok(all_cases(
+        name,
+        [
+            allowed,
+            at_half(even()?, CAPACITY)?.1.stepping(span(even()?, 5)),
+            full(even()?, 100)?,
+            at_half(even()?, CAPACITY)?.1,
+            at_half(uneven()?, CAPACITY)?.1,
+            at_half(wide()?, wide()?.units())?.1,
+            full(wide()?, wide()?.units())?,
+        ],
+    ))
 }
 
 /// Windows. Allowed: used at half the rate, so that the previous and the current window are both in use.
@@ -325,8 +325,6 @@ fn window_cases(make: Make) -> Result<Vec<Case>, LimitError> {
         Ok(before.later(Micros::new(into)))
     };
     let (name, allowed) = at_half(even()?)?;
-    let (_, allowed_uneven) = at_half(uneven()?)?;
-    let (_, peeked) = at_half(even()?)?;
     // A quarter counts from the previous window, so half of the limit still fits; then the rest, one by one.
     let full = |rate: Rate| -> Result<_, LimitError> {
         let mut subject = mid_window(rate)?.charged(rate.units() / 2);
@@ -336,35 +334,18 @@ fn window_cases(make: Make) -> Result<Vec<Case>, LimitError> {
         }
         Ok(subject)
     };
-    Ok(vec![
-        case(name, "allowed", Expected::Allow, allowed.decisions(Cost::ONE)),
-        case(
-            name,
-            "allowed, cost 5",
-            Expected::Allow,
-            at_half(even()?)?.1.stepping(span(even()?, 10)).decisions(cost(5)),
-        ),
-        case(name, "denied", Expected::Deny, full(even()?)?.decisions(Cost::ONE)),
-        case(name, "peek", Expected::Allow, peeked.decisions(Cost::ZERO)),
-        case(
-            name,
-            "allowed, 7/s",
-            Expected::Allow,
-            allowed_uneven.decisions(Cost::ONE),
-        ),
-        case(
-            name,
-            "allowed, wide",
-            Expected::Allow,
-            mid_window(wide()?)?.stepping(span(wide()?, 2)).decisions(Cost::ONE),
-        ),
-        case(
-            name,
-            "denied, wide",
-            Expected::Deny,
-            full(wide()?)?.decisions(Cost::ONE),
-        ),
-    ])
+    Ok(all_cases(
+        name,
+        [
+            allowed,
+            at_half(even()?)?.1.stepping(span(even()?, 10)),
+            full(even()?)?,
+            at_half(even()?)?.1,
+            at_half(uneven()?)?.1,
+            mid_window(wide()?)?.stepping(span(wide()?, 2)),
+            full(wide()?)?,
+        ],
+    ))
 }
 
 fn remaining(subject: &Subject) -> u64 {

@@ -50,14 +50,7 @@ pub(crate) const PROCESSES: usize = 4;
 const HALF_A_SECOND_US: u64 = 500_000;
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    match measure(args) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(reason) => {
-            eprintln!("tollgate-bench: {reason}");
-            ExitCode::from(2)
-        }
-    }
+    crate::exit_code(measure(args))
 }
 
 fn measure(args: &Args) -> Result<bool, String> {

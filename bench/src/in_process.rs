@@ -12,6 +12,7 @@ mod resident;
 
 use self::keys::{Keys, RUN};
 use self::peers::{ALL, ALLOWED, DENIED, Numbers, Peer, RATELIMIT};
+use crate::measurement::median;
 use std::process::ExitCode;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -252,11 +253,6 @@ fn wall_time(sequences: &[Vec<String>], ask: impl Fn(&[String]) + Sync) -> Durat
         let ended = times.iter().map(|&(_, ended)| ended).max();
         ended.zip(began).map_or(Duration::ZERO, |(ended, began)| ended - began)
     })
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 #[expect(clippy::print_stderr, reason = "progress; the result is on stdout")]

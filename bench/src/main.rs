@@ -14,12 +14,14 @@ mod exact;
 mod flood;
 mod in_process;
 mod local;
+mod measurement;
 mod oracle;
 mod planning;
 mod redis;
 mod servers;
 
 use clap::{Parser, Subcommand};
+use std::process::ExitCode;
 
 /// Measures Tollgate.
 #[derive(Parser)]
@@ -69,7 +71,7 @@ enum Command {
     Hammer(exact::hammer::Args),
 }
 
-fn main() -> std::process::ExitCode {
+fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Oracle(args) => oracle::run(&args),
         Command::CounterError(args) => counter_error::run(&args),
@@ -85,4 +87,23 @@ fn main() -> std::process::ExitCode {
         Command::Exact(args) => exact::run(&args),
         Command::Hammer(args) => exact::hammer::run(&args),
     }
+}
+
+/// The end of a run: 1 if a goal was missed, 2 if it could not be measured.
+fn exit_code(is_met: Result<bool, String>) -> ExitCode {
+    match is_met {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(reason) => {
+            eprintln!("tollgate-bench: {reason}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Runs a load on this thread.
+fn block_on<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("no runtime: {error}"))?;
+    tokio::task::LocalSet::new().block_on(&runtime, work)
 }

@@ -133,22 +133,29 @@ fn table(rows: &[Row], args: &Args) {
     );
     for row in rows {
         match &row.outcome {
-            Ok(report) => println!(
-                "{:<16} {:>11} {:>10} {:>10} {:>9} {:>9} {:>11} {:>9} {:>8.1} {:>11}",
-                row.algorithm,
-                report.steps,
-                report.allowed,
-                report.denied,
-                report.returns,
-                report.edits,
-                report.clock_steps,
-                report.promises,
-                row.seconds,
-                0
-            ),
+            Ok(report) => {
+                let [steps, allowed, denied, returns, edits, clock_steps, promises] = counts(report);
+                println!(
+                    "{:<16} {steps:>11} {allowed:>10} {denied:>10} {returns:>9} {edits:>9} {clock_steps:>11} {promises:>9} {:>8.1} {:>11}",
+                    row.algorithm, row.seconds, 0
+                );
+            }
             Err(difference) => println!("{:<16} differs: {difference}", row.algorithm),
         }
     }
+}
+
+/// Steps, allowed and denied requests, refunds, edits, clock steps and promises.
+const fn counts(report: &OracleReport) -> [u64; 7] {
+    [
+        report.steps,
+        report.allowed,
+        report.denied,
+        report.returns,
+        report.edits,
+        report.clock_steps,
+        report.promises,
+    ]
 }
 
 fn json(row: &Row, args: &Args) -> String {
@@ -159,16 +166,12 @@ fn json(row: &Row, args: &Args) -> String {
     } = row;
     let seed = args.seed;
     match outcome {
-        Ok(report) => format!(
-            r#"{{"algorithm":"{algorithm}","seed":{seed},"steps":{},"allowed":{},"denied":{},"returns":{},"edits":{},"clock_steps":{},"promises":{},"seconds":{seconds:.3},"differences":0}}"#,
-            report.steps,
-            report.allowed,
-            report.denied,
-            report.returns,
-            report.edits,
-            report.clock_steps,
-            report.promises,
-        ),
+        Ok(report) => {
+            let [steps, allowed, denied, returns, edits, clock_steps, promises] = counts(report);
+            format!(
+                r#"{{"algorithm":"{algorithm}","seed":{seed},"steps":{steps},"allowed":{allowed},"denied":{denied},"returns":{returns},"edits":{edits},"clock_steps":{clock_steps},"promises":{promises},"seconds":{seconds:.3},"differences":0}}"#,
+            )
+        }
         Err(difference) => {
             let text: String = difference.to_string().chars().flat_map(escaped).collect();
             format!(

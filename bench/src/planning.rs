@@ -8,6 +8,7 @@
 //! Every attempt has a random endpoint and merchant, drawn beforehand, so that with many rules all of their memory is
 //! used. The rule sets alternate round by round: compare ratios within one run.
 
+use crate::measurement::median;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::hint::black_box;
@@ -91,7 +92,7 @@ pub(crate) fn measure(rounds: u32) -> PlanningReport {
         rules: case.rules,
         overrides: case.overrides,
         // Per round: other load slows down all sets of a round.
-        ratio: median(case.plan_ns.iter().zip(&base).map(|(ns, base)| ns / base).collect()),
+        ratio: median(case.plan_ns.iter().zip(&base).map(|(ns, base)| ns / base)),
         plan_ns: median(case.plan_ns),
         check_ns: median(case.check_ns),
     }))
@@ -249,9 +250,4 @@ impl PlanningReport {
 
 fn nanos(begun: Instant) -> f64 {
     begun.elapsed().as_secs_f64() * 1e9 / (ATTEMPTS * PASSES) as f64
-}
-
-fn median(mut figures: Vec<f64>) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }

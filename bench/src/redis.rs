@@ -18,10 +18,11 @@ pub(crate) mod server;
 
 pub(crate) use load::now_us;
 
+use crate::measurement::{Measurement, Rounds};
 use crate::servers::process::{pin, pin_self};
 use clap::ValueEnum;
 use hot_key::HotKeyResult;
-use load::{Library, Load, Measurement, Script};
+use load::{Library, Load, Script};
 use memory::Bytes;
 use server::WatchedServer;
 use std::process::ExitCode;
@@ -83,7 +84,7 @@ enum Section {
 struct Contestant {
     name: &'static str,
     load: Load,
-    rounds: Vec<Measurement>,
+    rounds: Rounds,
 }
 
 /// All results.
@@ -107,18 +108,10 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     if args.cluster {
         return cluster::run(args);
     }
-    match measure(args) {
-        Ok(found) => report::print(args, &found),
-        Err(reason) => {
-            eprintln!("tollgate-bench: {reason}");
-            ExitCode::from(2)
-        }
-    }
+    crate::exit_code(measure(args).map(|found| report::print(args, &found)))
 }
 
 fn measure(args: &Args) -> Result<RedisResults, String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
     let wanted = |part| args.only.is_empty() || args.only.contains(&part);
     let mut server = WatchedServer::start(args.server.kind())?;
     let mut found = RedisResults {
@@ -133,7 +126,7 @@ fn measure(args: &Args) -> Result<RedisResults, String> {
     }
     pin_self(1)?;
     pin(server.process_id(), 0)?;
-    runtime.block_on(async {
+    crate::block_on(async {
         if wanted(Section::Memory) {
             eprintln!("bytes per key");
             found.bytes = memory::measure(&mut server).await?;
@@ -187,7 +180,7 @@ fn contestants() -> Vec<Contestant> {
     let contestant = |(name, load)| Contestant {
         name,
         load,
-        rounds: Vec::new(),
+        rounds: Rounds::default(),
     };
     all.map(contestant).into_iter().collect()
 }
@@ -202,26 +195,11 @@ impl ServerChoice {
     }
 }
 
-impl Contestant {
-    /// The median of one value over the rounds.
-    fn median(&self, figure: impl Fn(&Measurement) -> f64) -> f64 {
-        median(self.rounds.iter().map(figure).collect())
-    }
-}
-
 impl RedisResults {
     /// The median over all rounds of the ratio of two contestants in one round.
     fn ratio(&self, one: &str, other: &str, figure: fn(&Measurement) -> f64) -> f64 {
-        let rounds = |name: &str| {
-            let found = self.contestants.iter().find(|contestant| contestant.name == name);
-            found.map_or(&[][..], |contestant| &contestant.rounds)
-        };
-        let pairs = rounds(one).iter().zip(rounds(other));
-        median(pairs.map(|(one, other)| figure(one) / figure(other)).collect())
+        let found = |name| self.contestants.iter().find(|contestant| contestant.name == name);
+        let pair = found(one).zip(found(other));
+        pair.map_or(f64::NAN, |(one, other)| one.rounds.ratio(&other.rounds, figure))
     }
-}
-
-fn median(mut figures: Vec<f64>) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }

@@ -11,17 +11,16 @@
 
 mod baseline;
 mod grpc;
+mod http;
 mod load;
 pub(crate) mod process;
 mod resp;
 
 pub(crate) use baseline::{BaselineAnswer, serve as serve_baseline};
 
-use crate::planning::{self, PlanningReport};
-use load::{Load, Measurement};
+use crate::measurement::Rounds;
+use load::{Load, Requests};
 use process::{Server, pin_self};
-use serde_json::json;
-use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -60,14 +59,12 @@ enum FrontEnd {
     Resp,
 }
 
-/// A measured server.
-struct Contestant {
+/// A measured server, and its requests.
+struct Contestant<R> {
     name: &'static str,
-    start: fn(&Paths, SocketAddr) -> Command,
-    /// The path, and the body of a request for a key.
-    path: &'static str,
-    body: fn(u64) -> String,
-    rounds: Vec<Measurement>,
+    command: fn(&Paths, SocketAddr) -> Command,
+    requests: R,
+    rounds: Rounds,
 }
 
 /// Paths of the programs.
@@ -78,26 +75,11 @@ struct Paths {
     config: PathBuf,
 }
 
-const TOLLGATE: &str = "tollgate";
-const THROTTLECRAB: &str = "throttlecrab";
-const BASELINE: &str = "baseline";
-const READY: &str = "baseline, full response";
-
-/// The version that is measured. Its limits are those of [`RULES`].
+/// The version that is measured. Its limits are those of [`http::RULES`].
 const THROTTLECRAB_VERSION: &str = "0.4.40";
 
-/// High enough that nothing is denied: both servers do the whole work for every request.
-const RULES: &str = "rules:\n- { id: api, per: key, limit: 100/min burst 100 }\n";
-
 pub(crate) fn run(args: &Args) -> ExitCode {
-    match run_each(args) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(reason) => {
-            eprintln!("tollgate-bench: {reason}");
-            ExitCode::from(2)
-        }
-    }
+    crate::exit_code(run_each(args))
 }
 
 /// True if the goals of the run were met.
@@ -109,11 +91,9 @@ fn run_each(args: &Args) -> Result<bool, String> {
     let mut all = serde_json::Map::new();
     let mut is_met = true;
     if is_wanted(FrontEnd::Http) {
-        let contestants = measure(args, &paths)?;
-        eprintln!("planning");
-        let planned = planning::measure(planning::ROUNDS);
-        tables.push(format!("{}\n{}", as_table(args, &contestants), planned.as_table()));
-        all.insert("http".into(), as_json(&contestants, &planned));
+        let report = http::measure(args, &paths)?;
+        tables.push(report.as_table(args));
+        all.insert("http".into(), report.as_json());
     }
     if is_wanted(FrontEnd::Grpc) {
         let report = grpc::measure(args, &paths)?;
@@ -135,163 +115,77 @@ fn run_each(args: &Args) -> Result<bool, String> {
     Ok(is_met)
 }
 
-fn measure(args: &Args, paths: &Paths) -> Result<Vec<Contestant>, String> {
-    let mut contestants = contestants();
+/// Measures all contestants, alternating, each on its own server.
+fn measure<R: Requests>(
+    args: &Args,
+    paths: &Paths,
+    connections: u64,
+    contestants: &mut [Contestant<R>],
+    title: impl Fn(&Contestant<R>) -> String,
+) -> Result<(), String> {
     for round in 1..=args.rounds {
-        for contestant in &mut contestants {
-            eprintln!("round {round} of {}: {}", args.rounds, contestant.name);
-            let address = process::free_address()?;
-            let server = Server::start(&mut (contestant.start)(paths, address), 0)?;
-            let load = Load {
-                address,
-                path: contestant.path,
-                body: contestant.body,
-                connections: args.connections,
-                keys: args.keys,
-                seed: round,
-            };
+        for contestant in &mut *contestants {
+            eprintln!("{}, round {round} of {}", title(contestant), args.rounds);
+            let (server, address) = contestant.start(paths)?;
+            let load = contestant.load(args, address, connections, round);
             contestant.rounds.push(load.run(&server, args.seconds)?);
         }
     }
-    Ok(contestants)
+    Ok(())
 }
 
-fn contestants() -> Vec<Contestant> {
-    let contestant = |name, start, path, body| Contestant {
-        name,
-        start,
-        path,
-        body,
-        rounds: Vec::new(),
-    };
-    vec![
-        contestant(
-            TOLLGATE,
-            |paths, address| {
-                let mut command = Command::new(&paths.tollgate);
-                command.arg("serve").arg("--config").arg(&paths.config);
-                command.arg("--set").arg(format!("server.http={address}"));
-                command.args(["--set", "server.grpc=disabled", "--set", "server.resp=disabled"]);
-                command
-            },
-            "/v1/check",
-            check_of,
-        ),
-        contestant(
-            THROTTLECRAB,
-            |paths, address| {
-                let mut command = Command::new(&paths.throttlecrab);
-                command.args(["--http", "--http-host", "127.0.0.1", "--log-level", "error"]);
-                command.arg("--http-port").arg(address.port().to_string());
-                // Its other store collapses above three quarters of its capacity.
-                command.args(["--store", "periodic", "--store-capacity", "2000000"]);
-                command
-            },
-            "/throttle",
-            |key| {
-                format!(
-                    "{{\"key\":\"user:{key:016}\",\"max_burst\":100,\"count_per_period\":100,\"period\":60,\"quantity\":1}}"
-                )
-            },
-        ),
-        contestant(
-            BASELINE,
-            |paths, address| {
-                let mut command = Command::new(&paths.this_binary);
-                command.arg("serve-baseline").arg(address.to_string()).arg("empty");
-                command
-            },
-            "/v1/check",
-            check_of,
-        ),
-        contestant(
-            READY,
-            |paths, address| {
-                let mut command = Command::new(&paths.this_binary);
-                command.arg("serve-baseline").arg(address.to_string()).arg("ready");
-                command
-            },
-            "/v1/check",
-            check_of,
-        ),
-    ]
-}
+impl<R> Contestant<R> {
+    fn new(name: &'static str, command: fn(&Paths, SocketAddr) -> Command, requests: R) -> Self {
+        Self {
+            name,
+            command,
+            requests,
+            rounds: Rounds::default(),
+        }
+    }
 
-fn check_of(key: u64) -> String {
-    format!("{{\"attributes\":{{\"key\":\"user:{key:016}\"}}}}")
-}
+    fn start(&self, paths: &Paths) -> Result<(Server, SocketAddr), String> {
+        let address = process::free_address()?;
+        Ok((Server::start(&mut (self.command)(paths, address), 0)?, address))
+    }
 
-impl Contestant {
-    /// The median of one value over the rounds.
-    fn median(&self, figure: fn(&Measurement) -> f64) -> f64 {
-        let mut figures: Vec<f64> = self.rounds.iter().map(figure).collect();
-        figures.sort_by(f64::total_cmp);
-        figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+    fn load(&self, args: &Args, address: SocketAddr, connections: u64, seed: u64) -> Load<'_, R> {
+        Load {
+            address,
+            requests: &self.requests,
+            connections,
+            keys: args.keys,
+            seed,
+        }
     }
 }
 
-/// The median over all rounds of the ratio of Tollgate's value to another's in the same round.
-fn ratio(contestants: &[Contestant], other: &str, figure: fn(&Measurement) -> f64) -> f64 {
-    let rounds = |name: &str| {
-        let found = contestants.iter().find(|contestant| contestant.name == name);
-        found.map_or(&[][..], |contestant| &contestant.rounds)
-    };
-    let pairs = rounds(TOLLGATE).iter().zip(rounds(other));
-    let mut ratios: Vec<f64> = pairs.map(|(own, other)| figure(own) / figure(other)).collect();
-    ratios.sort_by(f64::total_cmp);
-    ratios.get(ratios.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
-fn as_table(args: &Args, contestants: &[Contestant]) -> String {
-    let mut table = format!(
-        "HTTP checks, {} keys, {} connections, keep-alive, server on one core, load on the other; medians of {} rounds\n\n",
-        args.keys, args.connections, args.rounds
-    );
-    table.push_str(
-        "| server | decisions per CPU-second | decisions/s | core busy | p50 µs | p99 µs | Tollgate's decisions per CPU-second |\n",
-    );
-    table.push_str("|---|---:|---:|---:|---:|---:|---:|\n");
-    for contestant in contestants {
-        let _ = writeln!(
-            table,
-            "| {} | {:.0} | {:.0} | {:.2} | {:.0} | {:.0} | {:.2}x |",
-            contestant.name,
-            contestant.median(Measurement::per_cpu_second),
-            contestant.median(Measurement::per_second),
-            contestant.median(Measurement::busy),
-            contestant.median(|measured| measured.p50_us),
-            contestant.median(|measured| measured.p99_us),
-            ratio(contestants, contestant.name, Measurement::per_cpu_second),
-        );
+/// Tollgate with one front end.
+fn tollgate(paths: &Paths, served: FrontEnd, address: SocketAddr) -> Command {
+    let mut command = Command::new(&paths.tollgate);
+    command.arg("serve").arg("--config").arg(&paths.config);
+    for front_end in [FrontEnd::Http, FrontEnd::Grpc, FrontEnd::Resp] {
+        let listener = match front_end == served {
+            true => address.to_string(),
+            false => "disabled".to_owned(),
+        };
+        let name = format!("{front_end:?}").to_lowercase();
+        command.arg("--set").arg(format!("server.{name}={listener}"));
     }
-    table
+    command
 }
 
-fn as_json(contestants: &[Contestant], planned: &PlanningReport) -> serde_json::Value {
-    let servers: Vec<_> = contestants
-        .iter()
-        .map(|contestant| {
-            json!({
-                "server": contestant.name,
-                "decisions_per_cpu_second": contestant.median(Measurement::per_cpu_second),
-                "decisions_per_second": contestant.median(Measurement::per_second),
-                "busy": contestant.median(Measurement::busy),
-                "p50_us": contestant.median(|measured| measured.p50_us),
-                "p99_us": contestant.median(|measured| measured.p99_us),
-                "errors": contestant.rounds.iter().map(|measured| measured.errors).sum::<u64>(),
-            })
-        })
-        .collect();
-    json!({
-        "servers": servers,
-        "ratios_per_cpu_second": {
-            THROTTLECRAB: ratio(contestants, THROTTLECRAB, Measurement::per_cpu_second),
-            BASELINE: ratio(contestants, BASELINE, Measurement::per_cpu_second),
-            READY: ratio(contestants, READY, Measurement::per_cpu_second),
-        },
-        "p99_ratio": { THROTTLECRAB: ratio(contestants, THROTTLECRAB, |measured| measured.p99_us) },
-        "planning": planned.as_json(),
-    })
+/// throttlecrab-server with one front end: `http`, `grpc` or `redis`.
+fn throttlecrab(paths: &Paths, front_end: &str, address: SocketAddr) -> Command {
+    let mut command = Command::new(&paths.throttlecrab);
+    command.arg(format!("--{front_end}")).args(["--log-level", "error"]);
+    command.arg(format!("--{front_end}-host")).arg(address.ip().to_string());
+    command
+        .arg(format!("--{front_end}-port"))
+        .arg(address.port().to_string());
+    // Its other store collapses above three quarters of its capacity.
+    command.args(["--store", "periodic", "--store-capacity", "2000000"]);
+    command
 }
 
 /// Builds or installs the programs.
@@ -303,7 +197,7 @@ fn paths() -> Result<Paths, String> {
         .ok_or("this program is not in a target directory")?;
     let throttlecrab = install_throttlecrab(&target.join("peers"))?;
     let config = target.join("bench-servers.yaml");
-    std::fs::write(&config, format!("{RULES}{}", grpc::RULES))
+    std::fs::write(&config, format!("{}{}", http::RULES, grpc::RULES))
         .map_err(|error| format!("cannot write {}: {error}", config.display()))?;
     Ok(Paths {
         throttlecrab,

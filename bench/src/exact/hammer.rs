@@ -114,20 +114,10 @@ impl HammerResult {
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let seen = runtime
-        .map_err(|error| error.to_string())
-        .and_then(|runtime| runtime.block_on(hammer(args)));
-    match seen {
-        Ok(seen) => {
-            seen.print();
-            ExitCode::SUCCESS
-        }
-        Err(reason) => {
-            eprintln!("tollgate-bench: {reason}");
-            ExitCode::from(2)
-        }
-    }
+    crate::exit_code(crate::block_on(hammer(args)).map(|seen| {
+        seen.print();
+        true
+    }))
 }
 
 async fn hammer(args: &Args) -> Result<HammerResult, String> {

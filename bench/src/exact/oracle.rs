@@ -3,6 +3,7 @@
 //! Integers throughout: units are counted in millionths.
 
 use super::hammer::{HammerResult, Plan};
+use tollgate_limiter::testing::excess_millionths;
 
 /// The result of a run.
 pub(crate) struct ExactnessResult {
@@ -11,6 +12,13 @@ pub(crate) struct ExactnessResult {
     pub(crate) due: u64,
     /// The maximum excess over the limit in any interval.
     pub(crate) beyond: u64,
+}
+
+impl ExactnessResult {
+    /// The units that were due and not admitted.
+    pub(crate) const fn missed(&self) -> u64 {
+        self.due.saturating_sub(self.admitted)
+    }
 }
 
 const SECOND_US: u64 = 1_000_000;
@@ -26,10 +34,7 @@ pub(crate) fn compare(plan: &Plan, seen: &HammerResult) -> Result<ExactnessResul
             (units * windows, beyond_window(moments, units))
         }
         "sliding_log" => (units * (lasted / SECOND_US + 1), beyond_log(moments, units)),
-        _ => (
-            units + units * lasted / SECOND_US,
-            beyond_envelope(moments, units, units),
-        ),
+        _ => (units + units * lasted / SECOND_US, beyond_envelope(moments, units)),
     };
     Ok(ExactnessResult {
         admitted: moments.len() as u64,
@@ -38,16 +43,11 @@ pub(crate) fn compare(plan: &Plan, seen: &HammerResult) -> Result<ExactnessResul
     })
 }
 
-/// In any interval of `t` seconds at most `burst + per_second * t` may pass. Rounded up.
-fn beyond_envelope(moments: &[u64], per_second: u64, burst: u64) -> u64 {
-    let whole = i128::from(SECOND_US);
-    let (mut low, mut most) = (i128::MAX, 0);
-    for (count, &moment) in (0_i128..).zip(moments) {
-        let level = count * whole - i128::from(per_second) * i128::from(moment);
-        low = low.min(level);
-        most = most.max(level + whole - low - i128::from(burst) * whole);
-    }
-    u64::try_from((most + whole - 1) / whole).unwrap_or(u64::MAX)
+/// In any interval of `t` seconds at most `units * (1 + t)` may pass. Rounded up.
+fn beyond_envelope(moments: &[u64], units: u64) -> u64 {
+    let units = i64::try_from(units).unwrap_or(i64::MAX);
+    let excess = u64::try_from(excess_millionths(moments, units, units)).unwrap_or_default();
+    excess.div_ceil(SECOND_US)
 }
 
 /// In each window, counted from the epoch, at most `units` may pass.
@@ -79,9 +79,9 @@ mod tests {
     fn a_burst_and_what_comes_back_is_within_the_envelope_and_one_more_is_not() {
         let mut moments = vec![5; 10];
         moments.extend((1..=20).map(|turn| 5 + turn * 100_000));
-        assert_eq!(beyond_envelope(&moments, 10, 10), 0);
+        assert_eq!(beyond_envelope(&moments, 10), 0);
         moments.insert(15, moments[15]);
-        assert_eq!(beyond_envelope(&moments, 10, 10), 1);
+        assert_eq!(beyond_envelope(&moments, 10), 1);
     }
 
     #[test]

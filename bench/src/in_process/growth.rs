@@ -1,7 +1,8 @@
 //! Nanoseconds per decision of each algorithm by number of live keys.
 
 use super::keys::{RUN, key, shuffled, write_key};
-use super::{ROUND, median, progress};
+use super::{ROUND, progress};
+use crate::measurement::median;
 use std::time::{Duration, Instant};
 use tollgate_core::testing::random::Random;
 use tollgate_limiter::clock::Clock;

@@ -3,9 +3,10 @@
 //! All servers share one core, and the load has the other. So the comparable result is the CPU time per decision; three
 //! primaries with a core each decide three times as much per second, if there is enough load.
 
-use super::load::{Library, Measurement};
+use super::Args;
+use super::load::Library;
 use super::server::{cpu_seconds, error_text};
-use super::{Args, median};
+use crate::measurement::{Measurement, Rounds};
 use crate::servers::process::{pin, pin_self};
 use redis::Connection;
 use serde_json::{Value, json};
@@ -22,7 +23,7 @@ struct Contestant {
     /// A connection to each of the servers.
     watching: Vec<Connection>,
     library: Arc<Library>,
-    rounds: Vec<Measurement>,
+    rounds: Rounds,
     /// Before the first round.
     charges_and_calls: [u64; 2],
 }
@@ -33,20 +34,10 @@ const SINGLE_SERVER: &str = "one server";
 const TAGS: [u16; 2] = [64, 1_024];
 
 pub(super) fn run(args: &Args) -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let measured = runtime
-        .map_err(|error| error.to_string())
-        .and_then(|runtime| runtime.block_on(measure(args)));
-    match measured {
-        Ok(contestants) => {
-            print(args, &contestants);
-            ExitCode::SUCCESS
-        }
-        Err(reason) => {
-            eprintln!("tollgate-bench: {reason}");
-            ExitCode::from(2)
-        }
-    }
+    crate::exit_code(crate::block_on(measure(args)).map(|contestants| {
+        print(args, &contestants);
+        true
+    }))
 }
 
 async fn measure(args: &Args) -> Result<Vec<Contestant>, String> {
@@ -86,7 +77,7 @@ async fn contestant(name: String, url: &str, servers: &[&Server], tags: u16) -> 
         name,
         watching: servers.iter().map(watch).collect::<Result<_, _>>()?,
         library: Library::open_with(options.tags(tags)).await?,
-        rounds: Vec::new(),
+        rounds: Rounds::default(),
         charges_and_calls: [0; 2],
     })
 }
@@ -101,10 +92,6 @@ impl Contestant {
         Ok(())
     }
 
-    fn median(&self, figure: impl Fn(&Measurement) -> f64) -> f64 {
-        median(self.rounds.iter().map(figure).collect())
-    }
-
     fn charges_per_call(&self) -> f64 {
         let [charges, calls] = self.library.charges_and_calls();
         let [charges_before, calls_before] = self.charges_and_calls;
@@ -113,12 +100,7 @@ impl Contestant {
 
     /// The median over all rounds of the ratio of its decisions per CPU-second to those of the first in the same round.
     fn ratio_to(&self, first: &Self) -> f64 {
-        let pairs = self.rounds.iter().zip(&first.rounds);
-        median(
-            pairs
-                .map(|(round, first)| round.per_cpu_second() / first.per_cpu_second())
-                .collect(),
-        )
+        self.rounds.ratio(&first.rounds, Measurement::per_cpu_second)
     }
 }
 
@@ -128,15 +110,11 @@ fn print(args: &Args, contestants: &[Contestant]) {
         let rows: Vec<Value> = contestants
             .iter()
             .map(|contestant| {
-                json!({
-                    "who": contestant.name,
-                    "decisions_per_cpu_second": contestant.median(Measurement::per_cpu_second),
-                    "x_one_server": contestant.ratio_to(first),
-                    "decisions_per_second": contestant.median(Measurement::per_second),
-                    "charges_per_call": contestant.charges_per_call(),
-                    "p50_us": contestant.median(|measured| measured.p50_us),
-                    "p99_us": contestant.median(|measured| measured.p99_us),
-                })
+                contestant.rounds.as_json([
+                    ("who", contestant.name.as_str().into()),
+                    ("x_one_server", contestant.ratio_to(first).into()),
+                    ("charges_per_call", contestant.charges_per_call().into()),
+                ])
             })
             .collect();
         println!("{:#}", json!({ "callers": CALLERS, "cluster": rows }));
@@ -147,18 +125,16 @@ fn print(args: &Args, contestants: &[Contestant]) {
         args.keys, args.rounds, args.turn_ms
     );
     println!(
-        "| servers | decisions per CPU-second | x one server | decisions/s | charges per call | p50 µs | p99 µs |\n|---|---:|---:|---:|---:|---:|---:|"
+        "| servers | decisions per CPU-second | decisions/s | core busy | one server | charges per call | p50 µs | p99 µs |\n|---|---:|---:|---:|---:|---:|---:|---:|"
     );
     for contestant in contestants {
         println!(
-            "| {} | {:.0} | {:.2} | {:.0} | {:.1} | {:.0} | {:.0} |",
+            "| {} | {} | {:.2}x | {:.1} | {} |",
             contestant.name,
-            contestant.median(Measurement::per_cpu_second),
+            contestant.rounds.rate_cells(),
             contestant.ratio_to(first),
-            contestant.median(Measurement::per_second),
             contestant.charges_per_call(),
-            contestant.median(|measured| measured.p50_us),
-            contestant.median(|measured| measured.p99_us),
+            contestant.rounds.latency_cells(),
         );
     }
 }

@@ -2,17 +2,15 @@
 
 use super::load::now_us;
 use super::server::WatchedServer;
+use crate::exact::PROCESSES;
 use crate::exact::hammer::Plan;
-use crate::exact::{PROCESSES, oracle};
+use crate::exact::oracle::{self, ExactnessResult};
 
 /// The result.
 pub(crate) struct HotKeyResult {
     /// Script and function calls, without those of the first second.
     pub(crate) calls_per_second: f64,
-    pub(crate) admitted: u64,
-    pub(crate) due: u64,
-    pub(crate) missed: u64,
-    pub(crate) beyond: u64,
+    pub(crate) exactness: ExactnessResult,
 }
 
 const PER_SECOND: u64 = 10;
@@ -29,12 +27,8 @@ pub(crate) fn measure(server: &mut WatchedServer) -> Result<HotKeyResult, String
     }
     let seen = plan.finish(children)?;
     let [first, last] = calls;
-    let judged = oracle::compare(&plan, &seen)?;
     Ok(HotKeyResult {
         calls_per_second: (last - first) as f64 / (SECONDS - 1) as f64,
-        admitted: judged.admitted,
-        due: judged.due,
-        missed: judged.due.saturating_sub(judged.admitted),
-        beyond: judged.beyond,
+        exactness: oracle::compare(&plan, &seen)?,
     })
 }

@@ -1,6 +1,7 @@
 //! The loads: scripts of others over pipelined connections, or callers of the library.
 
 use super::server::{WatchedServer, error_text};
+use crate::measurement::{Measurement, ResponseLog};
 use redis::aio::MultiplexedConnection;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -35,16 +36,6 @@ pub(crate) enum Script {
 pub(crate) struct Library {
     limiter: Limiter<Redis>,
     rule: NamedLimit<Redis>,
-}
-
-/// The result of one load in one round.
-#[derive(Clone, Copy)]
-pub(crate) struct Measurement {
-    decisions: u64,
-    cpu_seconds: f64,
-    seconds: f64,
-    pub(crate) p50_us: f64,
-    pub(crate) p99_us: f64,
 }
 
 /// 100 per hour with a burst of 100, of which ten are used: nothing is denied, and no counter expires meanwhile.
@@ -145,7 +136,7 @@ impl Library {
                 for subject in (first..keys).step_by(CALLERS as usize) {
                     library.take(subject, cost).await?;
                 }
-                Ok::<_, String>(Vec::new())
+                Ok::<_, String>(ResponseLog::default())
             });
         }
         gather(tasks).await.map(drop)
@@ -162,30 +153,25 @@ impl Library {
         let mut tasks = JoinSet::new();
         let (started, before) = (Instant::now(), cpu()?);
         self.call(&mut tasks, callers, (keys, seed), (started, length));
-        let took = gather(tasks).await?;
-        Ok(Measurement::new(
-            took,
-            1,
-            started.elapsed().as_secs_f64(),
-            cpu()? - before,
-        ))
+        let log = gather(tasks).await?;
+        Ok(log.measurement(started.elapsed().as_secs_f64(), cpu()? - before))
     }
 
     fn call(
         self: &Arc<Self>,
-        tasks: &mut JoinSet<Result<Vec<u32>, String>>,
+        tasks: &mut JoinSet<Result<ResponseLog, String>>,
         callers: usize,
         (keys, seed): (u64, u64),
         (started, length): (Instant, Duration),
     ) {
         for number in 0..callers {
             let (library, mut random) = (Arc::clone(self), random(seed, number));
-            let mut turns = Turns::new(started, length);
+            let mut turns = Turns::new(1, started + length);
             tasks.spawn(async move {
                 while turns.next() {
                     library.take(random.below(keys), Cost::ONE).await?;
                 }
-                Ok(turns.took)
+                Ok(turns.log)
             });
         }
     }
@@ -212,7 +198,7 @@ impl Load {
         length: Duration,
     ) -> Result<Measurement, String> {
         let mut tasks = JoinSet::new();
-        let (started, cpu, per_turn);
+        let (started, cpu);
         match self {
             Self::Script {
                 script,
@@ -225,43 +211,20 @@ impl Load {
                 for _ in 0..connections {
                     lines.push(client.get_multiplexed_async_connection().await.map_err(error_text)?);
                 }
-                (started, cpu, per_turn) = (Instant::now(), server.cpu_seconds()?, pipeline);
+                (started, cpu) = (Instant::now(), server.cpu_seconds()?);
                 for (number, line) in lines.into_iter().enumerate() {
                     let (digest, random) = (digest.clone(), random(seed, number));
-                    let turns = Turns::new(started, length);
+                    let turns = Turns::new(pipeline, started + length);
                     tasks.spawn(call(line, script, digest, pipeline, (keys, random), turns));
                 }
             }
             Self::Library { callers } => {
-                (started, cpu, per_turn) = (Instant::now(), server.cpu_seconds()?, 1);
+                (started, cpu) = (Instant::now(), server.cpu_seconds()?);
                 library.call(&mut tasks, callers, (keys, seed), (started, length));
             }
         }
-        let took = gather(tasks).await?;
-        let (seconds, cpu_seconds) = (started.elapsed().as_secs_f64(), server.cpu_seconds()? - cpu);
-        Ok(Measurement::new(took, per_turn, seconds, cpu_seconds))
-    }
-}
-
-impl Measurement {
-    fn new(mut took: Vec<u32>, per_turn: usize, seconds: f64, cpu_seconds: f64) -> Self {
-        took.sort_unstable();
-        let percentile = |percent| took.get(took.len() * percent / 100).copied().unwrap_or_default();
-        Self {
-            decisions: (took.len() * per_turn) as u64,
-            cpu_seconds,
-            seconds,
-            p50_us: f64::from(percentile(50)) / 1_000.0,
-            p99_us: f64::from(percentile(99)) / 1_000.0,
-        }
-    }
-
-    pub(crate) fn per_cpu_second(&self) -> f64 {
-        self.decisions as f64 / self.cpu_seconds
-    }
-
-    pub(crate) fn per_second(&self) -> f64 {
-        self.decisions as f64 / self.seconds
+        let log = gather(tasks).await?;
+        Ok(log.measurement(started.elapsed().as_secs_f64(), server.cpu_seconds()? - cpu))
     }
 }
 
@@ -273,7 +236,7 @@ async fn call(
     pipeline: usize,
     (keys, mut random): (u64, Random),
     mut turns: Turns,
-) -> Result<Vec<u32>, String> {
+) -> Result<ResponseLog, String> {
     while turns.next() {
         let mut pipe = redis::Pipeline::with_capacity(pipeline);
         for _ in 0..pipeline {
@@ -284,39 +247,40 @@ async fn call(
             return Err("a script denied a request within its limits".to_owned());
         }
     }
-    Ok(turns.took)
+    Ok(turns.log)
 }
 
-/// The sequential operations of one task until the end, and their times in nanoseconds.
+/// The sequential operations of one task until the end, each of a number of decisions.
 struct Turns {
+    decisions: usize,
     until: Instant,
     last: Option<Instant>,
-    took: Vec<u32>,
+    log: ResponseLog,
 }
 
 impl Turns {
-    fn new(started: Instant, length: Duration) -> Self {
+    fn new(decisions: usize, until: Instant) -> Self {
         Self {
-            until: started + length,
+            decisions,
+            until,
             last: None,
-            took: Vec::new(),
+            log: ResponseLog::default(),
         }
     }
 
     fn next(&mut self) -> bool {
         let now = Instant::now();
         if let Some(last) = self.last.replace(now) {
-            let took = u32::try_from((now - last).as_nanos()).unwrap_or(u32::MAX);
-            self.took.push(took);
+            self.log.record(self.decisions as u64, now - last, false);
         }
         now < self.until
     }
 }
 
-async fn gather(mut tasks: JoinSet<Result<Vec<u32>, String>>) -> Result<Vec<u32>, String> {
-    let mut all = Vec::new();
+async fn gather(mut tasks: JoinSet<Result<ResponseLog, String>>) -> Result<ResponseLog, String> {
+    let mut all = ResponseLog::default();
     while let Some(done) = tasks.join_next().await {
-        all.extend(done.map_err(|error| error.to_string())??);
+        all.add(done.map_err(|error| error.to_string())??);
     }
     Ok(all)
 }

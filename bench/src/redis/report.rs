@@ -1,10 +1,9 @@
 //! The report with its goals, as tables and as JSON.
 
-use super::load::Measurement;
 use super::memory::{Bytes, GCRA, INTEGER, LOG, TOKEN_BUCKET};
 use super::{ARTICLES_16, ARTICLES_UNPIPELINED, Args, RedisResults, TOLLGATE_1, TOLLGATE_64, TOLLGATE_512};
+use crate::measurement::Measurement;
 use serde_json::{Value, json};
-use std::process::ExitCode;
 
 /// A value and its bound.
 struct Goal {
@@ -19,7 +18,8 @@ enum Bound {
     AtMost(f64),
 }
 
-pub(crate) fn print(args: &Args, found: &RedisResults) -> ExitCode {
+/// Prints the report. Returns true if all goals are met.
+pub(crate) fn print(args: &Args, found: &RedisResults) -> bool {
     let goals = goals(found);
     if args.json {
         println!("{:#}", as_json(found, &goals));
@@ -29,11 +29,7 @@ pub(crate) fn print(args: &Args, found: &RedisResults) -> ExitCode {
         print_bytes(&found.bytes);
         print_goals(&goals);
     }
-    if goals.iter().all(Goal::is_met) {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    goals.iter().all(Goal::is_met)
 }
 
 fn goals(found: &RedisResults) -> Vec<Goal> {
@@ -80,12 +76,12 @@ fn goals(found: &RedisResults) -> Vec<Goal> {
         );
         goal(
             "units not admitted that were due",
-            hammered.missed as f64,
+            hammered.exactness.missed() as f64,
             Bound::AtMost(0.0),
         );
         goal(
             "units admitted beyond the limit",
-            hammered.beyond as f64,
+            hammered.exactness.beyond as f64,
             Bound::AtMost(0.0),
         );
     }
@@ -104,17 +100,15 @@ fn print_speed(args: &Args, found: &RedisResults) {
         "CPU time is that of the server, user and system, from its INFO. Latencies are those of a whole pipeline.\n"
     );
     println!(
-        "| caller | decisions per CPU-second | x articles, pipeline 16 | decisions/s | p50 µs | p99 µs |\n|---|---:|---:|---:|---:|---:|"
+        "| caller | decisions per CPU-second | decisions/s | core busy | articles, pipeline 16 | p50 µs | p99 µs |\n|---|---:|---:|---:|---:|---:|---:|"
     );
     for contestant in &found.contestants {
         println!(
-            "| {} | {:.0} | {:.2} | {:.0} | {:.0} | {:.0} |",
+            "| {} | {} | {:.2}x | {} |",
             contestant.name,
-            contestant.median(Measurement::per_cpu_second),
+            contestant.rounds.rate_cells(),
             found.ratio(contestant.name, ARTICLES_16, Measurement::per_cpu_second),
-            contestant.median(Measurement::per_second),
-            contestant.median(|measured| measured.p50_us),
-            contestant.median(|measured| measured.p99_us),
+            contestant.rounds.latency_cells(),
         );
     }
     println!();
@@ -153,14 +147,11 @@ fn as_json(found: &RedisResults, goals: &[Goal]) -> Value {
         .contestants
         .iter()
         .map(|contestant| {
-            json!({
-                "who": contestant.name,
-                "decisions_per_cpu_second": contestant.median(Measurement::per_cpu_second),
-                "x_articles_pipeline_16": found.ratio(contestant.name, ARTICLES_16, Measurement::per_cpu_second),
-                "decisions_per_second": contestant.median(Measurement::per_second),
-                "p50_us": contestant.median(|measured| measured.p50_us),
-                "p99_us": contestant.median(|measured| measured.p99_us),
-            })
+            let ratio = found.ratio(contestant.name, ARTICLES_16, Measurement::per_cpu_second);
+            contestant.rounds.as_json([
+                ("who", contestant.name.into()),
+                ("x_articles_pipeline_16", ratio.into()),
+            ])
         })
         .collect();
     let bytes: Vec<Value> = found
@@ -188,8 +179,8 @@ fn as_json(found: &RedisResults, goals: &[Goal]) -> Value {
     let hammered = found.hot_key.as_ref().map(|hammered| {
         json!({
             "script_calls_per_second": hammered.calls_per_second,
-            "admitted": hammered.admitted,
-            "due": hammered.due,
+            "admitted": hammered.exactness.admitted,
+            "due": hammered.exactness.due,
         })
     });
     json!({ "server": found.server, "speed": speed, "bytes_per_key": bytes, "hot_key": hammered, "goals": goals })
