@@ -16,7 +16,7 @@ use std::process::ExitCode;
 #[derive(Parser)]
 #[command(name = "tollgate", version, arg_required_else_help = true)]
 #[command(after_help = "Example:\n  tollgate serve")]
-pub(crate) struct Cli {
+pub struct Cli {
     #[command(subcommand)]
     command: Command,
 }
@@ -42,7 +42,7 @@ enum Command {
 
 impl Cli {
     /// Runs the command. Exit code 0 is success, 1 is denied or invalid, 2 is an error that the message explains.
-    pub(crate) fn run(self) -> ExitCode {
+    pub fn run(self) -> ExitCode {
         match self.command {
             Command::Serve(serve) => serve.run(),
             Command::Check(check) => check.run(),

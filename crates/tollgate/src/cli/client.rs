@@ -97,7 +97,7 @@ impl ServerArgs {
             Transport::Plain(authority) => self.send(connect(authority, &self.url).await?, request).await,
             Transport::Tls(authority, name) => {
                 let roots = roots(self.ca.as_deref())?;
-                let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+                let provider = Arc::new(rustls::crypto::ring::default_provider());
                 let config = ClientConfig::builder_with_provider(provider)
                     .with_safe_default_protocol_versions()
                     .map_err(|error| ClientError(error.to_string()))?

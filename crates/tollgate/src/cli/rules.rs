@@ -2,6 +2,9 @@
 
 use super::EXIT_OK;
 use super::args::print;
+use crate::compat::ratelimit::merges_domains;
+use crate::config::{Sources, is_settings, read_text, schema, variables};
+use crate::rule_source::ConfigLoader;
 use clap::Subcommand;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -9,9 +12,6 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use tollgate::compat::ratelimit::merges_domains;
-use tollgate::config::{Sources, is_settings, read_text, schema, variables};
-use tollgate::rule_source::ConfigLoader;
 use tollgate_limiter::core::problem::{Origin, Problem, Problems, Severity};
 use tollgate_limiter::core::rules::{self, RulesParser, ratelimit};
 use tollgate_limiter::core::yaml;

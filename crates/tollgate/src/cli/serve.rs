@@ -13,19 +13,19 @@ mod store;
 use self::front_ends::FrontEnds;
 use self::signals::Signals;
 use super::{EXIT_OK, fail};
+use crate::config::{Config, Sources, variables};
+use crate::reload::{LiveSettings, Reloader, error_lines, one_line, report_quarantined};
+use crate::rule_source::{ConfigLoader, ConfigSnapshot, FileSource};
+use crate::server::auth::tokens::Keyring;
+use crate::server::gate::{Gate, Phase};
+use crate::server::grpc::{self, GrpcSettings};
+use crate::server::http::{self, HttpSettings};
+use crate::server::net::tls::Tls;
+use crate::server::resp::{self, RespSettings};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::sync::Notify;
-use tollgate::config::{Config, Sources, variables};
-use tollgate::reload::{LiveSettings, Reloader, error_lines, one_line, report_quarantined};
-use tollgate::rule_source::{ConfigLoader, ConfigSnapshot, FileSource};
-use tollgate::server::auth::tokens::Keyring;
-use tollgate::server::gate::{Gate, Phase};
-use tollgate::server::grpc::{self, GrpcSettings};
-use tollgate::server::http::{self, HttpSettings};
-use tollgate::server::net::tls::Tls;
-use tollgate::server::resp::{self, RespSettings};
 use tollgate_limiter::core::problem::Problem;
 
 /// Arguments of `tollgate serve`.

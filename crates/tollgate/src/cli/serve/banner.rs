@@ -1,10 +1,10 @@
 //! The lines on stdout when a server is up: its addresses, a check to try, and `ready`.
 
+use crate::config::Config;
+use crate::server::net::listen::Address;
 use serde_json::{Map, Value};
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use tollgate::config::Config;
-use tollgate::server::net::listen::Address;
 use tollgate_limiter::core::rules::{Attempt, RuleSet, Test};
 
 /// A check for a new user to try, one that matches a rule.

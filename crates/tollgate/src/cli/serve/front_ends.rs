@@ -1,13 +1,13 @@
 //! The front ends of one server: all are bound before any serves, and all are drained together.
 
 use super::signals::{Signal, Signals};
+use crate::server::gate::{Gate, Phase};
+use crate::server::net::listen::{Address, Listener};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::{Id, JoinError, JoinSet};
-use tollgate::server::gate::{Gate, Phase};
-use tollgate::server::net::listen::{Address, Listener};
 
 /// Front ends that are bound, and those that run.
 pub(super) struct FrontEnds {

@@ -1,9 +1,9 @@
 //! The log, on stderr.
 
+use crate::config::LogFormat;
 use serde_json::{Map, Value};
 use std::fmt;
 use std::io::IsTerminal;
-use tollgate::config::LogFormat;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Subscriber};

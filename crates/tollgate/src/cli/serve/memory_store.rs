@@ -1,12 +1,12 @@
 //! The memory store of a server: restored from a snapshot at the start, saved to it at the end.
 
 use super::store::lock_data_dir;
+use crate::config::{DataDir, MemorySettings, SnapshotPath};
+use crate::data_dir::DirLock;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::MissedTickBehavior;
-use tollgate::config::{DataDir, MemorySettings, SnapshotPath};
-use tollgate::data_dir::DirLock;
 use tollgate_limiter::store::memory::Memory;
 
 /// The store, and the snapshot file that outlasts a restart.

@@ -1,10 +1,10 @@
 //! Logs the state of a shared store: what it is when first reached, its errors, and when it becomes unavailable or
 //! available again.
 
+use crate::server::store::SharedStore;
 use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::{MissedTickBehavior, timeout};
-use tollgate::server::store::SharedStore;
 use tollgate_limiter::store::redis::{Diagnostics, Redis};
 use tollgate_limiter::store::{Store, StoreMode, StoreStatus};
 

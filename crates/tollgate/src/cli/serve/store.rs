@@ -2,11 +2,11 @@
 
 use super::primary_file::PrimaryFile;
 use super::{memory_store, shared_store};
+use crate::config::{DataDir, StoreSettings};
+use crate::data_dir::{DirLock, LockError};
+use crate::server::store::{AnyStore, SharedStore};
 use std::path::Path;
 use std::sync::Arc;
-use tollgate::config::{DataDir, StoreSettings};
-use tollgate::data_dir::{DirLock, LockError};
-use tollgate::server::store::{AnyStore, SharedStore};
 
 /// An open store.
 pub(super) enum OpenStore {
