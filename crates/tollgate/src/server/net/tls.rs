@@ -153,7 +153,7 @@ impl FileContents {
         let chain = certificates(&files.certificate, &self.certificate)?;
         let key = PrivateKeyDer::from_pem_slice(&self.key)
             .map_err(|error| TlsError::new(&files.key, format!("holds no private key: {error}")))?;
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .map_err(|error| TlsError::new(&files.certificate, error))?;

@@ -71,7 +71,7 @@ pub fn signed_for(authority: &Authority, names: &[&str]) -> (rcgen::Certificate,
 pub fn client(trusts: &Authority, shows: Option<(rcgen::Certificate, KeyPair)>, alpn: &[&[u8]]) -> TlsConnector {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from(trusts.der().to_vec())).unwrap();
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()

@@ -136,7 +136,7 @@ impl ConnectOptions {
         };
         if connect_options.is_tls() {
             // Without a provider the library cannot start. One that was installed before stays.
-            let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+            let _ = rustls::crypto::ring::default_provider().install_default();
         }
         connect_options.client().ok().map(|_| connect_options)
     }
