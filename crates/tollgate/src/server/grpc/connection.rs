@@ -136,7 +136,7 @@ impl ConnectionHandle for GrpcHandle {
 fn timeouts(settings: &GrpcSettings) -> IdleTimeouts {
     let idle = settings.idle_timeout.min(settings.connection_age);
     IdleTimeouts {
-        request: settings.header_timeout.min(idle),
+        first_request: settings.header_timeout.min(idle),
         idle,
         age: jittered_age(settings.connection_age),
         ..IdleTimeouts::NONE

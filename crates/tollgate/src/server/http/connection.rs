@@ -146,6 +146,7 @@ impl ConnectionHandle for HttpHandle {
 
 fn timeouts(limits: &HttpLimits) -> IdleTimeouts {
     IdleTimeouts {
+        first_request: limits.header_timeout,
         request: limits.header_timeout,
         body: limits.body_timeout,
         idle: limits.idle_timeout,

@@ -71,13 +71,14 @@ pub(in crate::server) async fn serve_connection<F: Future>(
                 Wakeup::IdleCheck => {
                     let now = Instant::now();
                     if let Some(waiting_for) = monitor.check(handle.progress(), now) {
-                        match handle.on_timeout(waiting_for) {
+                        let action = handle.on_timeout(waiting_for);
+                        if action != TimeoutAction::Continue {
+                            tracing::debug!(?waiting_for, "closing idle or slow connection");
+                        }
+                        match action {
                             TimeoutAction::Continue => {}
                             TimeoutAction::Close(grace) => break grace,
-                            TimeoutAction::Abort => {
-                                tracing::debug!(?waiting_for, "closing idle or slow connection");
-                                return None;
-                            }
+                            TimeoutAction::Abort => return None,
                         }
                     }
                     // A request that timed out is polled with the connection, which is next.

@@ -56,7 +56,9 @@ pub(in crate::server) struct ProgressMark {
 /// The time without progress that a client has, by what is awaited from it.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::server) struct IdleTimeouts {
-    /// For credentials, the first request, and the rest of one.
+    /// For the first request.
+    pub(in crate::server) first_request: Duration,
+    /// For credentials, and for the rest of a request.
     pub(in crate::server) request: Duration,
     /// For a body.
     pub(in crate::server) body: Duration,
@@ -71,6 +73,7 @@ pub(in crate::server) struct IdleTimeouts {
 impl IdleTimeouts {
     /// No timeout at all, to be filled in.
     pub(in crate::server) const NONE: Self = Self {
+        first_request: Duration::MAX,
         request: Duration::MAX,
         body: Duration::MAX,
         unread: Duration::MAX,
@@ -80,7 +83,8 @@ impl IdleTimeouts {
 
     const fn timeout_for(&self, waiting_for: WaitingFor) -> Duration {
         match waiting_for {
-            WaitingFor::Authentication | WaitingFor::FirstRequest | WaitingFor::RestOfRequest => self.request,
+            WaitingFor::FirstRequest => self.first_request,
+            WaitingFor::Authentication | WaitingFor::RestOfRequest => self.request,
             WaitingFor::Body => self.body,
             WaitingFor::ClientRead => self.unread,
             WaitingFor::NextRequest => self.idle,
@@ -113,16 +117,21 @@ impl IdleMonitor {
         }
     }
 
-    /// The time between two checks: a quarter of the shortest timeout.
+    /// The time between two checks: a quarter of the shortest timeout that can still run out.
     pub(in crate::server) fn check_interval(&self) -> Duration {
         let IdleTimeouts {
+            first_request,
             request,
             body,
             unread,
             idle,
             age,
         } = self.timeouts;
-        let shortest = request.min(body).min(unread).min(idle).min(age);
+        let first_request = match self.mark.waiting_for {
+            WaitingFor::FirstRequest => first_request,
+            _ => Duration::MAX,
+        };
+        let shortest = first_request.min(request).min(body).min(unread).min(idle).min(age);
         (shortest / 4).clamp(INTERVAL_MIN, INTERVAL_MAX)
     }
 

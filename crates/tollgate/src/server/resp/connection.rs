@@ -51,6 +51,7 @@ impl FrontEnd for RespService {
 
 fn timeouts(settings: &RespSettings) -> IdleTimeouts {
     IdleTimeouts {
+        first_request: settings.command_timeout,
         request: settings.command_timeout,
         unread: settings.unread_timeout,
         idle: settings.idle_timeout,

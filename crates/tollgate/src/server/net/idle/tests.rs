@@ -5,6 +5,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// The timeouts of HTTP by default.
 const HTTP: IdleTimeouts = IdleTimeouts {
+    first_request: Duration::from_secs(5),
     request: Duration::from_secs(5),
     body: Duration::from_secs(10),
     idle: Duration::from_secs(75),
@@ -112,6 +113,7 @@ fn a_body_that_does_not_come_is_late_and_the_next_one_has_its_own_time() {
 #[test]
 fn each_thing_that_is_waited_for_has_a_time_of_its_own() {
     let timeouts = IdleTimeouts {
+        first_request: 5 * SECOND,
         request: 5 * SECOND,
         unread: 75 * SECOND,
         idle: 3_600 * SECOND,
