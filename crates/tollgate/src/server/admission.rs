@@ -42,15 +42,6 @@ pub enum Health {
     Draining,
 }
 
-/// The result of admission.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admission {
-    /// The request is planned.
-    Admit,
-    /// The request gets no verdict.
-    Deny(Denial),
-}
-
 /// The reason a request has no verdict, the same for all front ends. The caller may retry; the operator can fix it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denial {
@@ -70,12 +61,19 @@ impl AdmissionControl {
         }
     }
 
-    /// Decides on a request whose domain has rules if `has_domain` says so.
+    /// Takes a snapshot of the rules for a request whose domain has some if `has_domain` says so.
+    ///
+    /// # Errors
+    /// The reason why the request gets no verdict.
     #[inline]
-    pub fn admit(&self, has_domain: impl FnOnce() -> bool) -> Admission {
-        match self.rules_missing.load(Ordering::Relaxed) && !has_domain() {
-            true => Admission::Deny(Denial::AwaitingRules),
-            false => Admission::Admit,
+    pub fn admit<S>(&self, snapshot: impl FnOnce() -> S, has_domain: impl FnOnce(&S) -> bool) -> Result<S, Denial> {
+        // Loaded before the snapshot, and with the acquire order of the rules behind it: once the rules are present, no
+        // request sees the empty ones.
+        let rules_missing = self.rules_missing.load(Ordering::Acquire);
+        let snapshot = snapshot();
+        match rules_missing && !has_domain(&snapshot) {
+            true => Err(Denial::AwaitingRules),
+            false => Ok(snapshot),
         }
     }
 
@@ -95,7 +93,7 @@ impl AdmissionControl {
 
     /// Records whether the server has the rules it was configured with.
     pub(super) fn set_rules_present(&self, present: bool) {
-        self.rules_missing.store(!present, Ordering::Relaxed);
+        self.rules_missing.store(!present, Ordering::Release);
         self.rules_present.send_replace(present);
     }
 
@@ -145,11 +143,12 @@ mod tests {
     #[test]
     fn only_domains_without_rules_are_denied_while_rules_are_missing() {
         let control = AdmissionControl::new();
-        assert_eq!(control.admit(|| false), Admission::Admit);
+        let admit = |has_domain: bool| control.admit(|| has_domain, |has_domain| *has_domain);
+        assert_eq!(admit(false), Ok(false));
         control.set_rules_present(false);
-        assert_eq!(control.admit(|| true), Admission::Admit);
-        assert_eq!(control.admit(|| false), Admission::Deny(Denial::AwaitingRules));
+        assert_eq!(admit(true), Ok(true));
+        assert_eq!(admit(false), Err(Denial::AwaitingRules));
         control.set_rules_present(true);
-        assert_eq!(control.admit(|| false), Admission::Admit);
+        assert_eq!(admit(false), Ok(false));
     }
 }

@@ -1,6 +1,6 @@
 //! The gate: the one place front ends call, and the only place where verdicts are timed and counted.
 
-use super::admission::{Admission, AdmissionControl, Denial, Health};
+use super::admission::{AdmissionControl, Denial, Health};
 use super::observers::{ObservedVerdict, VerdictEvent, VerdictObserver};
 use super::store::{AnyRuleLimiter, AnyStore, AnyThrottle};
 use super::telemetry::{MetricNames, Metrics, ObserverState, Protocol, Telemetry, ThrottleTally};
@@ -80,11 +80,8 @@ impl Gate {
     /// The reason it gets no verdict.
     #[inline]
     pub fn admit(&self, protocol: Protocol, domain: &str) -> Result<RulesSnapshot<'_>, Denial> {
-        let snapshot = self.snapshot(protocol);
-        match self.admission.admit(|| snapshot.limiter().rules().has_domain(domain)) {
-            Admission::Admit => Ok(snapshot),
-            Admission::Deny(denial) => Err(denial),
-        }
+        let has_domain = |snapshot: &RulesSnapshot<'_>| snapshot.limiter().rules().has_domain(domain);
+        self.admission.admit(|| self.snapshot(protocol), has_domain)
     }
 
     /// The counters of `CL.THROTTLE`.
