@@ -34,11 +34,11 @@ impl<S: RuleSource> Reloader<S> {
                 }
                 Ok(update) => {
                     self.installed = Some(update.revision);
-                    let gate = Arc::clone(&gate);
+                    let target = Arc::clone(&gate);
                     // Preparing the keys of many rules takes a while: not on a thread that serves requests.
-                    let task = tokio::task::spawn_blocking(move || install(&gate, update));
+                    let task = tokio::task::spawn_blocking(move || install(&target, update));
                     if let Err(error) = task.await {
-                        tracing::error!(%error, "rule reload failed; keeping the previous rules");
+                        report_failure(&gate, &SourceError::Failed(error.to_string()));
                     }
                 }
                 Err(error) => report_failure(&gate, &error),

@@ -23,7 +23,7 @@ pub struct FileSource {
     loader: Arc<Mutex<ConfigLoader>>,
     requested: Arc<Notify>,
     ticker: Interval,
-    on_settings: Box<dyn Fn(&ConfigSnapshot) + Send + Sync>,
+    on_settings: Arc<dyn Fn(&ConfigSnapshot) + Send + Sync>,
     revision: Revision,
 }
 
@@ -66,7 +66,7 @@ impl FileSource {
             loader: Arc::new(Mutex::new(loader)),
             requested,
             ticker,
-            on_settings: Box::new(on_settings),
+            on_settings: Arc::new(on_settings),
             revision: Revision::default(),
         }
     }
@@ -80,17 +80,21 @@ impl RuleSource for FileSource {
                 () = self.requested.notified() => Trigger::Request,
             };
             let loader = Arc::clone(&self.loader);
+            let on_settings = Arc::clone(&self.on_settings);
             let result = tokio::task::spawn_blocking(move || {
                 let mut loader = loader.lock().unwrap_or_else(PoisonError::into_inner);
-                match trigger {
+                let loaded = match trigger {
                     Trigger::Interval => loader.load_if_changed(),
                     Trigger::Request => Some(loader.load()),
+                };
+                if let Some(Ok(snapshot)) = &loaded {
+                    on_settings(snapshot);
                 }
+                loaded
             });
             match result.await {
                 Ok(None) => {}
                 Ok(Some(Ok(snapshot))) => {
-                    (self.on_settings)(&snapshot);
                     self.revision.number += 1;
                     return Ok(RulesUpdate {
                         rules: snapshot.rules,
