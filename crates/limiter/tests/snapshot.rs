@@ -138,7 +138,7 @@ fn a_damaged_file_is_refused_wherever_it_is_damaged() {
         .snapshot(&path.0)
         .expect("it can be written");
     let whole = fs::read(&path.0).expect("it is there");
-    let heading = b"tollgate snapshot 1\n".len();
+    let heading = b"tollgate snapshot 2\n".len();
     for offset in (0..whole.len()).step_by(7).chain(whole.len() - 20..whole.len()) {
         let mut bytes = whole.clone();
         bytes[offset] ^= 1 << (offset % 8);

@@ -32,7 +32,7 @@ pub enum SnapshotError {
 }
 
 /// The first line of every snapshot, with the version of its format.
-const MAGIC: &[u8] = b"tollgate snapshot 1\n";
+const MAGIC: &[u8] = b"tollgate snapshot 2\n";
 
 /// The largest number of numbers of one state: a full log of a million runs.
 const STATE_NUMBERS_MAX: u64 = 4 + 3 * 1_000_001;

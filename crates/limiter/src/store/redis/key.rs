@@ -6,7 +6,7 @@
 
 use crate::store::Key;
 use std::fmt;
-use tollgate_core::Counter;
+use tollgate_core::{Counter, Limit};
 
 /// The key of a counter in the shared store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -37,6 +37,9 @@ pub(crate) struct KeyText {
     length: usize,
 }
 
+/// Part of the keys of leases: versions that encode them differently share a server during an upgrade.
+const LEASES_FORMAT: &[u8] = b"leases 2";
+
 impl RedisKeyspace {
     /// The longest prefix.
     pub(crate) const PREFIX_MAX: usize = 32;
@@ -58,6 +61,9 @@ impl RedisKeyspace {
         identity.write(|piece| {
             hasher.update(piece);
         });
+        if matches!(counter.limit, Limit::Concurrency(_)) {
+            hasher.update(LEASES_FORMAT);
+        }
         RedisKeyTemplate {
             key: *hasher.finalize().as_bytes(),
         }
@@ -217,7 +223,7 @@ fn base64url(hash: [u8; 16]) -> [u8; 22] {
 mod tests {
     use super::*;
     use std::collections::HashSet;
-    use tollgate_core::{Limit, Micros, Rate, TokenBucket};
+    use tollgate_core::{Micros, Rate, TokenBucket};
 
     fn limit() -> Limit {
         TokenBucket::new(Rate::new(1, Micros::from_secs(1)).expect("in range")).into()
