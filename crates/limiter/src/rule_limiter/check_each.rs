@@ -1,7 +1,7 @@
 //! Several attempts, each decided on its own and in order: batches.
 //!
 //! Attempts that follow each other are settled in one call, which a shared store sends as one pipeline. The results are
-//! those of checking one after the other at one instant.
+//! those of checking one after the other at one instant, except for charges that are compensated.
 
 use super::{CheckResult, RuleLimiter, plan_lease};
 use crate::store::{CounterStore, SettleRequest};

@@ -177,7 +177,7 @@ impl Redis {
             return self.topology.settle_across_slots(op, charges, lease).await;
         }
         let mut pending = match op {
-            ScriptOp::Settle => Some(PendingLease::new(&self.topology, charges, lease)),
+            ScriptOp::Settle => Some(PendingLease::new(&self.topology, charges, lease, self.context.deadline)),
             _ => None,
         };
         let reply = self
@@ -252,7 +252,8 @@ impl Store for Redis {
 
     async fn release(&self, key: RedisKey, limit: &Limit, lease: LeaseId) -> Result<bool, StoreError> {
         // Without a reply it is repeated in the background: releasing is idempotent.
-        let mut pending = PendingLease::new(&self.topology, &[self.single_charge(key, limit, Cost::ZERO)], lease);
+        let charge = self.single_charge(key, limit, Cost::ZERO);
+        let mut pending = PendingLease::new(&self.topology, &[charge], lease, self.context.deadline);
         let receipt = unmarked_receipt(Cost::ZERO, lease);
         let (_, released) = self.modify_standing(ScriptOp::Release, key, limit, &receipt).await?;
         pending.disarm();

@@ -388,3 +388,61 @@ async fn a_batch_on_a_silent_server_ends_at_its_deadline_and_takes_nothing() {
     }
     fixture.audit();
 }
+
+/// Subjects `from..to`, one unit each.
+fn charges(fixture: &Fixture, store: &Redis, subjects: std::ops::Range<u32>) -> Vec<Vec<Charge<RedisKey>>> {
+    let charge_of = |subject: u32| {
+        let key = fixture.counter(store, &limit(), &subject.to_string());
+        vec![charge(key, &limit(), 1)]
+    };
+    subjects.map(charge_of).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn small_batches_share_calls_with_each_other() {
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let store = fixture.options().deadline(Duration::from_secs(2)).open();
+    connected(&store).await;
+    let pairs: Vec<_> = (0..60)
+        .map(|number| charges(&fixture, &store, 2 * number..2 * number + 2))
+        .collect();
+    fixture.server.freeze();
+    let first = start_settle(&fixture, &store, "first");
+    let mut batches: Vec<Pin<Box<dyn Future<Output = Vec<Settlement>> + Send + '_>>> = Vec::new();
+    for pair in &pairs {
+        let store = &store;
+        let mut pending: Pin<Box<dyn Future<Output = Vec<Settlement>> + Send + '_>> =
+            Box::pin(async move { store.settle_each(&requests(pair)).await });
+        assert!(poll(&mut pending).is_pending());
+        batches.push(pending);
+    }
+    fixture.server.thaw();
+    assert!(first.await.allowed);
+    for pending in batches {
+        assert!(pending.await.iter().all(|settlement| settlement.allowed));
+    }
+    assert_eq!(store.metrics().calls.get(), 2);
+    assert_eq!(fixture.audit(), 121);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_large_batches_at_once_are_all_settled_by_the_store() {
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let store = std::sync::Arc::new(fixture.options().deadline(Duration::from_secs(1)).open());
+    connected(&store).await;
+    let mut tasks = Vec::new();
+    for number in 0..300 {
+        let store = std::sync::Arc::clone(&store);
+        let charges = charges(&fixture, &store, 300 * number..300 * (number + 1));
+        tasks.push(tokio::spawn(async move {
+            let settlements = store.settle_each(&requests(&charges)).await;
+            settlements.iter().filter(|settlement| settlement.allowed).count()
+        }));
+    }
+    let key = fixture.counter(&store, &limit(), "single");
+    assert!(settle(&*store, key, &limit(), 1).await.allowed);
+    for task in tasks {
+        assert_eq!(task.await.expect("a task that ends"), 300);
+    }
+    assert_eq!(store.metrics().calls.get(), 601);
+}

@@ -218,7 +218,7 @@ impl Collector for Metrics {
 impl fmt::Debug for Telemetry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Telemetry")
-            .field("figures", &self.metrics)
+            .field("metrics", &self.metrics)
             .finish_non_exhaustive()
     }
 }

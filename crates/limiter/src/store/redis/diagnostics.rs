@@ -205,7 +205,7 @@ impl Info {
     fn field(&self, name: &str) -> Option<&str> {
         let mut lines = self.0.lines();
         lines
-            .find_map(|connection| connection.strip_prefix(name)?.strip_prefix(':'))
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
             .map(str::trim)
     }
 

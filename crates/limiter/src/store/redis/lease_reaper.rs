@@ -35,15 +35,18 @@ pub(crate) struct PendingLease<'s, S: LeaseServers> {
     servers: &'s Arc<S>,
     charges: Vec<Charge<RedisKey>>,
     lease: LeaseId,
+    /// The request does not start later than this after its caller has left.
+    deadline: Duration,
 }
 
 impl<'s, S: LeaseServers> PendingLease<'s, S> {
-    pub(crate) fn new(servers: &'s Arc<S>, charges: &[Charge<RedisKey>], lease: LeaseId) -> Self {
+    pub(crate) fn new(servers: &'s Arc<S>, charges: &[Charge<RedisKey>], lease: LeaseId, deadline: Duration) -> Self {
         let is_lease = |charge: &&Charge<RedisKey>| matches!(charge.limit, Limit::Concurrency(_));
         Self {
             servers,
             charges: charges.iter().filter(is_lease).copied().collect(),
             lease,
+            deadline,
         }
     }
 
@@ -73,7 +76,7 @@ impl<S: LeaseServers> Drop for PendingLease<'_, S> {
             charges: std::mem::take(&mut self.charges),
             lease: self.lease,
         };
-        context.runtime.spawn(orphan.release(context.deadline));
+        context.runtime.spawn(orphan.release(self.deadline));
     }
 }
 

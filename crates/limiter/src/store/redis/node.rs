@@ -13,7 +13,7 @@ pub(crate) mod request;
 
 use self::batcher::{BatchLimits, BatchRole, Batcher, QueuedRequest};
 use self::breaker::{Breaker, CallResult};
-use self::call_group::{CallGroup, KeyScope, group};
+use self::call_group::{CHARGES_PER_PIPELINED_CALL_MAX, CallGroup, KeyScope, group};
 use self::in_flight::{CallGuard, CallStage, InFlight};
 use self::replica_set::ReplicaSet;
 use self::request::{NodeReply, NodeRequest, NodeResult, Routing, is_deadline_passed};
@@ -34,6 +34,9 @@ use tollgate_core::{Micros, Timestamp};
 /// The most charges of one request: one command of the script cannot read more keys.
 const CHARGES_PER_REQUEST_MAX: usize = 4_096;
 
+/// The time a pipeline waits for those before it, in deadlines of one call.
+pub(crate) const PIPELINE_WAIT_CALLS: u32 = 16;
+
 /// One server.
 #[derive(Debug)]
 pub(crate) struct Node {
@@ -42,6 +45,8 @@ pub(crate) struct Node {
     breaker: Breaker,
     batcher: Batcher,
     in_flight: InFlight,
+    /// Held by the pipeline in flight. Replies arrive in order, so requests of the batcher wait for it.
+    pipeline_turn: tokio::sync::Mutex<()>,
     /// Absent if peeks are to be answered by the primary.
     replicas: Option<ReplicaSet<Self>>,
     scope: KeyScope,
@@ -79,6 +84,7 @@ impl Node {
             connector,
             batcher: Batcher::default(),
             in_flight: InFlight::default(),
+            pipeline_turn: tokio::sync::Mutex::default(),
             replicas,
             scope,
             last_tag: AtomicU16::new(0),
@@ -148,10 +154,10 @@ impl Node {
     pub(crate) async fn send(self: &Arc<Self>, requests: Vec<NodeRequest>, deadline: Deadline) -> Vec<NodeResult> {
         let count = requests.len();
         let failed = |error: StoreError| (0..count).map(|_| Err(error.into())).collect();
-        if let Err(error) = self.admit(&requests) {
-            return failed(error);
-        }
-        let now = deadline.local - Micros::from(self.context.deadline);
+        let now = match self.admit(&requests) {
+            Ok(now) => now,
+            Err(error) => return failed(error),
+        };
         let overdue_at = deadline.local + Micros::from(self.context.deadline);
         match self.batcher.join(requests, deadline, now, overdue_at) {
             Ok(BatchRole::Leader(requests, generation)) => {
@@ -167,32 +173,40 @@ impl Node {
         }
     }
 
-    /// Sends requests of one operation in order, as one pipeline that does not wait for the batcher.
-    pub(crate) async fn send_pipeline(&self, requests: &[NodeRequest], deadline: Deadline) -> Vec<NodeResult> {
+    /// Sends requests of one operation in order: with the next batch if they fit into one, otherwise as a pipeline of their
+    /// own, one at a time.
+    pub(crate) async fn send_pipeline(self: &Arc<Self>, requests: Vec<NodeRequest>) -> Vec<NodeResult> {
+        let charges: usize = requests.iter().map(|request| request.charges.len()).sum();
+        if charges <= self.scope.charges_max() {
+            return self.send(requests, self.context.deadline()).await;
+        }
         let failed = |error: StoreError| requests.iter().map(|_| Err(error.into())).collect();
-        let Some(_permit) = self.in_flight.try_write() else {
+        let wait = self.context.deadline_of(PIPELINE_WAIT_CALLS).instant;
+        let Ok(_turn) = timeout_at(wait, self.pipeline_turn.lock()).await else {
             return failed(StoreError::Overloaded);
         };
-        match self.admit(requests) {
-            Ok(()) => self.send_now(requests, deadline).await,
+        let calls = u32::try_from(charges.div_ceil(CHARGES_PER_PIPELINED_CALL_MAX)).unwrap_or(u32::MAX);
+        match self.admit(&requests) {
+            Ok(_) => self.send_now(&requests, self.context.deadline_of(calls)).await,
             Err(error) => failed(error),
         }
     }
 
-    /// Rejects requests that are too large, or that the circuit breaker lets no call through for.
-    fn admit(&self, requests: &[NodeRequest]) -> Result<(), StoreError> {
+    /// Rejects requests that are too large, or that the circuit breaker lets no call through for. Returns the time.
+    fn admit(&self, requests: &[NodeRequest]) -> Result<Timestamp, StoreError> {
         if requests
             .iter()
             .any(|request| request.charges.len() > CHARGES_PER_REQUEST_MAX)
         {
             return Err(StoreError::Overloaded);
         }
-        if !self.breaker.try_acquire(self.context.clock.now()) {
+        let now = self.context.clock.now();
+        if !self.breaker.try_acquire(now) {
             return Err(StoreError::BreakerOpen);
         }
         let tag = requests.first().map_or(0, NodeRequest::tag);
         self.last_tag.store(tag, Ordering::Relaxed);
-        Ok(())
+        Ok(now)
     }
 
     /// Makes a call at once. If the server says that the deadline has passed although it has not, its clock was set: the
@@ -254,7 +268,7 @@ impl Node {
                 continue;
             }
             match item.single().and_then(|request| self.near_denial(request, now)) {
-                Some(denial) => item.answer(Some(Ok(denial))),
+                Some(denial) => item.answer_single(denial),
                 None => remaining.push(item),
             }
         }

@@ -91,7 +91,7 @@ impl RedisOptions {
         }
         if let Some((pem, key)) = client {
             let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| RedisTlsError::Client)?;
-            let provider = rustls::crypto::aws_lc_rs::default_provider();
+            let provider = rustls::crypto::ring::default_provider();
             CertifiedKey::from_der(certificates(pem), key, &provider).map_err(|_| RedisTlsError::Client)?;
         }
         let tls_certificates = TlsCertificates {
@@ -266,14 +266,14 @@ fn single_node(connector: Arc<Connector>, context: &Arc<StoreContext>, options: 
 
 impl fmt::Debug for RedisOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Options")
+        f.debug_struct("RedisOptions")
             .field("deadline", &self.deadline)
-            .field("time", &self.clock_source)
+            .field("clock_source", &self.clock_source)
             .field("functions", &self.functions)
             .field("prefix", &self.prefix)
             .field("tags", &self.tags)
             .field("near_cache", &self.near_cache)
-            .field("breaking", &self.breaker)
+            .field("breaker", &self.breaker)
             .field("read_from", &self.read_from)
             .field("counters", &self.counters)
             .finish_non_exhaustive()

@@ -20,7 +20,7 @@ pub(crate) fn health(gate: &Gate) -> Response<Full<Bytes>> {
     }
     .to_owned();
     if let Some(error) = gate.rules_error() {
-        body.push_str("\nthe files as they are now are refused: ");
+        body.push_str("\nthe current files are rejected: ");
         body.push_str(&error);
         body.push('\n');
     }

@@ -1,4 +1,5 @@
-//! The queue of one server's requests: one call in flight, and the requests that arrive meanwhile form the next batch.
+//! The queue of one server's requests: one batch in flight, and the requests that arrive meanwhile form the
+//! next. Pipelines of large requests and plain commands bypass it.
 //!
 //! With no call in flight a request is sent immediately, and its caller is the leader of that call. Otherwise it joins the
 //! next batch, which is sent when the current call returns. So an idle store answers without delay, and the busier it is,
@@ -6,7 +7,7 @@
 //!
 //! The batcher reads no clock, spawns no task and sends nothing: [`Node`](super::Node) drives it.
 
-use super::request::{NodeRequest, NodeResult, is_deadline_passed};
+use super::request::{NodeReply, NodeRequest, NodeResult, is_deadline_passed};
 use crate::store::StoreError;
 use crate::store::redis::context::Deadline;
 use crate::store::redis::script::call::ScriptOp;
@@ -192,6 +193,12 @@ impl QueuedRequest {
         }
         self.answer(None);
         None
+    }
+
+    /// Sends the caller this reply to its only request, whatever the result of an earlier call was.
+    pub(crate) fn answer_single(mut self, reply: NodeReply) {
+        self.results.clear();
+        self.answer(Some(Ok(reply)));
     }
 
     /// Sends the caller its results, with this one for requests that have none.

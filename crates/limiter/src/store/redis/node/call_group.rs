@@ -23,7 +23,7 @@ const CHARGES_PER_CALL_MAX: usize = 128;
 const CHARGES_PER_WRITE_MAX: usize = 256;
 
 /// The most charges of one call in a pipeline. It is twice [`CHARGES_PER_CALL_MAX`], because a batch of 1,000 requests in
-/// four calls pays the fixed cost of a call less often; between two calls the server serves other clients.
+/// four calls pays the fixed cost of a call less often. Between two calls the server serves other connections.
 pub(crate) const CHARGES_PER_PIPELINED_CALL_MAX: usize = 256;
 
 impl KeyScope {

@@ -152,18 +152,15 @@ impl Cluster {
     }
 
     /// Sends requests of one operation in order, as one pipeline to each owner of their slots.
-    pub(crate) async fn send_pipeline(
-        &self,
-        requests: &[NodeRequest],
-        deadline: Deadline,
-    ) -> Vec<Result<NodeReply, StoreError>> {
-        let groups = self.by_owner(requests, deadline).await;
+    pub(crate) async fn send_pipeline(&self, requests: &[NodeRequest]) -> Vec<Result<NodeReply, StoreError>> {
+        let groups = self.by_owner(requests, self.context.deadline()).await;
         let sent = groups.iter().map(|(node, indexes)| async move {
             let requests = indexes.iter().filter_map(|&index| requests.get(index).cloned());
-            node.send_pipeline(&requests.collect::<Vec<_>>(), deadline).await
+            node.send_pipeline(requests.collect()).await
         });
         let results = join_all(sent).await;
-        self.merge(requests, &groups, results, deadline).await
+        // A redirect is followed by one call of its own.
+        self.merge(requests, &groups, results, self.context.deadline()).await
     }
 
     /// The owners of the requests' slots, with the indexes of their requests.
@@ -559,7 +556,7 @@ impl std::fmt::Debug for Cluster {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Cluster")
             .field("seeds", &self.seeds)
-            .field("fault", &self.error())
+            .field("error", &self.error())
             .finish_non_exhaustive()
     }
 }

@@ -67,7 +67,7 @@ impl Topology {
         let mut kept: Vec<usize> = Vec::new();
         for (group, reply) in groups.iter().zip(replies) {
             if op == ScriptOp::Settle {
-                PendingLease::new(self, &group.charges, lease).resolve(&reply);
+                PendingLease::new(self, &group.charges, lease, self.context().deadline).resolve(&reply);
             }
             let is_answered = reply.is_ok();
             let group_settlement = to_settlement(reply, group.charges.len(), || self.context().clock.now());

@@ -7,6 +7,7 @@
 use super::Topology;
 use crate::store::redis::key::RedisKey;
 use crate::store::redis::lease_reaper::PendingLease;
+use crate::store::redis::node::PIPELINE_WAIT_CALLS;
 use crate::store::redis::node::call_group::CHARGES_PER_PIPELINED_CALL_MAX;
 use crate::store::redis::node::request::{NodeReply, NodeRequest, to_settlement};
 use crate::store::redis::script::call::ScriptOp;
@@ -15,8 +16,10 @@ use futures_util::future::{join, join_all};
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// The most charges of one pipeline: a bound on what is written at once.
-const CHARGES_PER_PIPELINE_MAX: usize = 4_096;
+/// The most charges of one pipeline. Other requests on the connection wait for its replies: at 6 µs per charge, a third of
+/// the default deadline.
+const CHARGES_PER_PIPELINE_MAX: usize = CALLS_PER_PIPELINE_MAX as usize * CHARGES_PER_PIPELINED_CALL_MAX;
+const CALLS_PER_PIPELINE_MAX: u32 = 2;
 
 /// Requests that are settled at the same time, by their indexes.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -39,7 +42,7 @@ impl Topology {
             let pipelined: Vec<&SettleRequest<'_, RedisKey>> = wave.pipelined.iter().filter_map(of).collect();
             let crossing = wave.crossing.iter().filter_map(of);
             let crossing = crossing.map(|r| self.settle_across_slots(ScriptOp::Settle, r.charges, r.lease));
-            let (results, crossing) = join(self.send_pipeline(&pipelined, wave.charges), join_all(crossing)).await;
+            let (results, crossing) = join(self.send_pipeline(&pipelined), join_all(crossing)).await;
             let pipelined = pipelined.iter().zip(results);
             let pipelined = pipelined.map(|(r, result)| to_settlement(result, r.charges.len(), local_now));
             let indexes = wave.pipelined.iter().chain(&wave.crossing);
@@ -76,24 +79,23 @@ impl Topology {
     async fn send_pipeline(
         self: &Arc<Self>,
         requests: &[&SettleRequest<'_, RedisKey>],
-        charges: usize,
     ) -> Vec<Result<NodeReply, StoreError>> {
         if requests.is_empty() {
             return Vec::new();
         }
-        let calls = u32::try_from(charges.div_ceil(CHARGES_PER_PIPELINED_CALL_MAX)).unwrap_or(u32::MAX);
-        let deadline = self.context().deadline_of(calls.max(1));
+        // No call starts later: the wait for other pipelines, then the calls.
+        let deadline = self.context().deadline * (PIPELINE_WAIT_CALLS + CALLS_PER_PIPELINE_MAX);
         let mut pending: Vec<PendingLease<'_, Self>> = requests
             .iter()
-            .map(|request| PendingLease::new(self, request.charges, request.lease))
+            .map(|request| PendingLease::new(self, request.charges, request.lease, deadline))
             .collect();
         let requests: Vec<NodeRequest> = requests
             .iter()
             .map(|request| NodeRequest::new(ScriptOp::Settle, request.charges.to_vec(), request.lease))
             .collect();
         let results = match &**self {
-            Self::Single(node, _) => self.count_errors(node.send_pipeline(&requests, deadline).await),
-            Self::Cluster(cluster) => cluster.send_pipeline(&requests, deadline).await,
+            Self::Single(node, _) => self.count_errors(node.send_pipeline(requests).await),
+            Self::Cluster(cluster) => cluster.send_pipeline(&requests).await,
         };
         for (pending, result) in pending.iter_mut().zip(&results) {
             pending.resolve(result);
