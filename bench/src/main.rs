@@ -50,6 +50,8 @@ enum Command {
     Local(local::Args),
     /// Measures the server and its peers: HTTP, gRPC and the Redis protocol.
     Servers(servers::Args),
+    /// Measures two builds of the server, alternating.
+    Compare(servers::compare::CompareArgs),
     /// The baseline endpoint, as its own server.
     #[command(hide = true)]
     ServeBaseline {
@@ -80,6 +82,7 @@ fn main() -> ExitCode {
         Command::InProcess(args) => in_process::run(&args),
         Command::Local(args) => local::run(&args),
         Command::Servers(args) => servers::run(&args),
+        Command::Compare(args) => servers::compare::run(&args),
         Command::ServeBaseline { address, answer } => servers::serve_baseline(address, answer),
         Command::Abuse(args) => abuse::run(&args),
         Command::Planning(args) => planning::run(&args),

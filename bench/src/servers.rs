@@ -10,6 +10,7 @@
 //! result is decisions per second of the server's CPU time, which does not depend on the strength of the load.
 
 mod baseline;
+pub(crate) mod compare;
 mod grpc;
 mod http;
 mod load;
@@ -196,15 +197,20 @@ fn paths() -> Result<Paths, String> {
         .nth(2)
         .ok_or("this program is not in a target directory")?;
     let throttlecrab = install_throttlecrab(&target.join("peers"))?;
-    let config = target.join("bench-servers.yaml");
-    std::fs::write(&config, format!("{}{}", http::RULES, grpc::RULES))
-        .map_err(|error| format!("cannot write {}: {error}", config.display()))?;
     Ok(Paths {
         throttlecrab,
         this_binary: process::this_binary()?,
-        config,
+        config: write_config(&tollgate)?,
         tollgate,
     })
+}
+
+/// Writes the settings and rules of all servers next to a program.
+fn write_config(program: &Path) -> Result<PathBuf, String> {
+    let config = program.with_file_name("bench-servers.yaml");
+    std::fs::write(&config, format!("{}{}", http::RULES, grpc::RULES))
+        .map_err(|error| format!("cannot write {}: {error}", config.display()))?;
+    Ok(config)
 }
 
 fn install_throttlecrab(root: &Path) -> Result<PathBuf, String> {

@@ -3,7 +3,9 @@
 
 mod client;
 
-use self::client::{CONNECTIONS, Calls, STREAMS};
+pub(super) use self::client::CONNECTIONS;
+
+use self::client::{Calls, STREAMS};
 use super::{Args, Contestant, FrontEnd, Paths, throttlecrab, tollgate};
 use crate::measurement::Measurement;
 use serde_json::{Value, json};
@@ -29,17 +31,6 @@ pub(super) fn measure(args: &Args, paths: &Paths) -> Result<GrpcReport, String> 
 }
 
 fn contestants() -> Vec<Contestant<Calls>> {
-    let should_rate_limit = Calls {
-        path: "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
-        message: |key| {
-            let mut entries = entry("generic_key", "api");
-            entries.extend(entry("remote_address", "203.0.113.7"));
-            entries.extend(entry("user", &format!("user:{key:016}")));
-            let mut message = field(1, b"shop");
-            message.extend(field(2, &entries));
-            message
-        },
-    };
     let throttle = Calls {
         path: "/throttlecrab.RateLimiter/Throttle",
         message: |key| {
@@ -53,7 +44,7 @@ fn contestants() -> Vec<Contestant<Calls>> {
         Contestant::new(
             "tollgate",
             |paths, address| tollgate(paths, FrontEnd::Grpc, address),
-            should_rate_limit,
+            should_rate_limit(),
         ),
         Contestant::new(
             "throttlecrab",
@@ -61,6 +52,21 @@ fn contestants() -> Vec<Contestant<Calls>> {
             throttle,
         ),
     ]
+}
+
+/// Envoy's call with typical descriptors.
+pub(super) fn should_rate_limit() -> Calls {
+    Calls {
+        path: "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+        message: |key| {
+            let mut entries = entry("generic_key", "api");
+            entries.extend(entry("remote_address", "203.0.113.7"));
+            entries.extend(entry("user", &format!("user:{key:016}")));
+            let mut message = field(1, b"shop");
+            message.extend(field(2, &entries));
+            message
+        },
+    }
 }
 
 /// A length-delimited protobuf field. All of them are short.

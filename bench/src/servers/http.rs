@@ -35,11 +35,16 @@ pub(super) fn measure(args: &Args, paths: &Paths) -> Result<HttpReport, String> 
     Ok(HttpReport { contestants, planned })
 }
 
-fn contestants() -> Vec<Contestant<Checks>> {
-    let check = Checks {
+/// A check of one key.
+pub(super) const fn check() -> Checks {
+    Checks {
         path: "/v1/check",
         body: |key| format!("{{\"attributes\":{{\"key\":\"user:{key:016}\"}}}}"),
-    };
+    }
+}
+
+fn contestants() -> Vec<Contestant<Checks>> {
+    let check = check();
     let throttle = Checks {
         path: "/throttle",
         body: |key| {

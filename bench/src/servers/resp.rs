@@ -21,7 +21,7 @@ pub(crate) struct RespReport {
 }
 
 /// The pipeline depths.
-const PIPELINES: [usize; 2] = [1, 16];
+pub(super) const PIPELINES: [usize; 2] = [1, 16];
 
 const TOLLGATE: &str = "tollgate CL.THROTTLE";
 const THROTTLECRAB: &str = "throttlecrab THROTTLE";
@@ -55,6 +55,11 @@ pub(super) fn measure(args: &Args, paths: &Paths) -> Result<RespReport, String> 
     })
 }
 
+/// `CL.THROTTLE` of one key.
+pub(super) fn throttle(pipeline: usize) -> Commands {
+    Commands::new(&["CL.THROTTLE", KEY, "99", "100", "6000"], 6, pipeline)
+}
+
 /// Limits are high enough that nothing is denied, and slow enough that a key is live for a minute after its use: none is
 /// swept during the measurement.
 fn contestants() -> Vec<Contestant<Commands>> {
@@ -63,7 +68,7 @@ fn contestants() -> Vec<Contestant<Commands>> {
         contestants.push(Contestant::new(
             TOLLGATE,
             |paths, address| tollgate(paths, FrontEnd::Resp, address),
-            Commands::new(&["CL.THROTTLE", KEY, "99", "100", "6000"], 6, pipeline),
+            throttle(pipeline),
         ));
         contestants.push(Contestant::new(
             THROTTLECRAB,

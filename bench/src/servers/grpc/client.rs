@@ -8,18 +8,18 @@ use hyper::{HeaderMap, Request};
 use std::io;
 use std::net::SocketAddr;
 
-pub(super) const CONNECTIONS: u64 = 20;
+pub(in crate::servers) const CONNECTIONS: u64 = 20;
 pub(super) const STREAMS: usize = 10;
 
 /// The method and its message.
 #[derive(Clone, Copy)]
-pub(super) struct Calls {
+pub(in crate::servers) struct Calls {
     pub(super) path: &'static str,
     /// The message for a key.
     pub(super) message: fn(u64) -> Vec<u8>,
 }
 
-pub(super) struct GrpcClient {
+pub(in crate::servers) struct GrpcClient {
     sender: SendRequest<Bytes>,
     calls: Calls,
     head: Request<()>,

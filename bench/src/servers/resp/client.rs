@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 
 /// The commands of one write.
 #[derive(Clone)]
-pub(super) struct Commands {
+pub(in crate::servers) struct Commands {
     /// One command, with a placeholder for the key.
     command: Vec<u8>,
     /// The offset of the digits of its key, if it has one.
@@ -19,7 +19,7 @@ pub(super) struct Commands {
     pub(super) pipeline: usize,
 }
 
-pub(super) struct RespClient {
+pub(in crate::servers) struct RespClient {
     stream: TcpStream,
     commands: Commands,
     request: Vec<u8>,
