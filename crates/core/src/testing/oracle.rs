@@ -11,6 +11,7 @@ mod lists;
 mod meters;
 mod report;
 mod windows;
+mod work;
 
 pub use generate::LimitNumbers;
 pub use report::{Difference, OracleAnswer, OracleEvent, OracleReport};
@@ -67,23 +68,11 @@ pub fn run_with_progress(
 
 /// One key under one limit, by the definition of the algorithm. Times are microseconds; `now` is never before the last
 /// write.
-trait Oracle: Clone {
+trait Oracle: Key {
     /// Identifies one charge.
     type ChargeRef: Copy;
     /// The condition under which undoing a charge has a defined result.
     const UNDO: UndoScope;
-
-    /// A fresh key.
-    fn new(numbers: LimitNumbers) -> Self;
-
-    /// Changes the numbers of the limit.
-    fn edit(&mut self, numbers: LimitNumbers);
-
-    /// The time of the last write, if there was one.
-    fn written_at(&self) -> Option<u64>;
-
-    /// Moves everything stored back by this much, the last write too.
-    fn step_back(&mut self, by: u64);
 
     /// Decides `cost`.
     fn decide(&self, cost: u64, now: u64) -> OracleDecision;
@@ -117,16 +106,54 @@ trait Oracle: Clone {
     fn fresh_at(&self) -> Option<u64>;
 }
 
-/// A charge of a meter: work that starts when the work before it is done. In the units of its oracle.
+/// The part of an oracle that is the same for every algorithm: a limit, and a state once there was a write.
+trait Key: Clone {
+    /// A fresh key.
+    fn new(numbers: LimitNumbers) -> Self;
+
+    /// Changes the numbers of the limit.
+    fn edit(&mut self, numbers: LimitNumbers);
+
+    /// The time of the last write, if there was one.
+    fn written_at(&self) -> Option<u64>;
+
+    /// Moves everything stored back by this much, the last write too.
+    fn step_back(&mut self, by: u64);
+}
+
+/// A key whose state is an `S`.
 #[derive(Clone, Copy, Debug)]
-struct MeterCharge<T> {
-    /// The start of its work.
-    starts_at: T,
-    /// The duration of its work.
-    duration: T,
-    /// The time of the charge.
-    taken_at: u64,
-    id: LeaseId,
+struct OracleKey<S> {
+    numbers: LimitNumbers,
+    held: Option<S>,
+}
+
+/// A state as it was last written.
+trait Held: Clone {
+    fn written_at(&self) -> u64;
+
+    /// Moves everything back by this much, the last write too.
+    fn step_back(&mut self, by: u64);
+}
+
+impl<S: Held> Key for OracleKey<S> {
+    fn new(numbers: LimitNumbers) -> Self {
+        Self { numbers, held: None }
+    }
+
+    fn edit(&mut self, numbers: LimitNumbers) {
+        self.numbers = numbers;
+    }
+
+    fn written_at(&self) -> Option<u64> {
+        self.held.as_ref().map(Held::written_at)
+    }
+
+    fn step_back(&mut self, by: u64) {
+        if let Some(held) = &mut self.held {
+            held.step_back(by);
+        }
+    }
 }
 
 /// The decision of an oracle about one cost.

@@ -1,6 +1,6 @@
 //! Random timelines of one key: actions and the results of the core, for implementations that must agree with it.
 
-use super::oracle::generate;
+use super::oracle::generate::{self, RandomClock};
 use super::random::Random;
 use crate::algorithm::{LeaseId, Receipt, Step};
 use crate::decision::Cost;
@@ -224,58 +224,26 @@ impl Timeline {
         }
     }
 
-    /// A cost at an edge: what remains, one more, the capacity, one more than that; or a random one.
     fn cost(&mut self) -> Cost {
-        let limit = self.limit.capacity();
-        let random = &mut self.random;
-        let cost = match random.below(12) {
-            _ if self.small_costs && !random.one_in(8) => random.between(1, 3),
-            0..=3 => 1,
-            4 => random.between(1, 5),
-            5 => self.remaining,
-            6 => self.remaining + 1,
-            7 => self.remaining / 2,
-            8 => random.below(limit + 2),
-            9 => generate::log_uniform(random, limit),
-            10 => limit + random.below(2),
-            _ => generate::log_uniform(random, 1_000_000_000),
-        };
-        Cost::new(cost.clamp(1, 1_000_000_000)).expect("clamped to what a cost can be")
+        let capacity = self.limit.capacity();
+        let cost = generate::random_cost(&mut self.random, self.small_costs, capacity, self.remaining);
+        Cost::new(cost).expect("clamped to what a cost can be")
     }
 
     /// Moves the clock, mostly on and sometimes back.
     fn advance_clock(&mut self) {
-        let LimitNumbers {
-            units, period, burst, ..
-        } = self.numbers;
-        let one = (period / units).max(1);
-        let fill = u64::try_from(u128::from(burst) * u128::from(period) / u128::from(units)).unwrap_or(period);
         let fresh_at = self.state.as_ref().and_then(|state| self.limit.fresh_at(state));
-        let random = &mut self.random;
-        let next = match random.below(20) {
-            0 => self.now + 1,
-            1 | 2 => self.now + random.below(4 * one + 2),
-            3 => self.now + one * random.between(1, 3),
-            4 | 5 => self.now + random.below(period / 8 + 2),
-            6 => self.now + random.below(period + 1),
-            7 if random.one_in(3) => self.now + random.below(3 * period),
-            7 => self.now + generate::log_uniform(random, period),
-            8 if random.one_in(3) => self.now + random.below(fill + 2),
-            // A window boundary, and a microsecond to either side.
-            9 => (self.now / period + 1) * period - 1 + random.below(3),
-            // The time at which the key is fresh, and a microsecond to either side.
-            10 => match fresh_at {
-                Some(fresh_at) if fresh_at.as_micros() > self.now => fresh_at.as_micros() - 1 + random.below(3),
-                _ => self.now + 1,
-            },
-            11 => self.written_at.saturating_sub(random.below(self.slack + 1)),
-            12 => self.written_at.saturating_sub(self.slack),
-            13 if random.one_in(4) => self.written_at.saturating_sub(self.slack + 1),
-            13 if random.one_in(4) => self.written_at.saturating_sub(self.slack + random.below(2 * period)),
-            13 if random.one_in(16) => self.floor,
-            14 => self.now.saturating_sub(random.below(self.slack / 2 + 1)),
-            _ => self.now,
+        let clock = RandomClock {
+            now: self.now,
+            written_at: self.written_at,
+            fresh_at: fresh_at.map(Timestamp::as_micros),
+            slack: self.slack,
         };
-        self.now = next.max(self.floor);
+        let next = clock.next(&mut self.random, self.numbers);
+        self.now = if self.random.one_in(500) {
+            self.floor
+        } else {
+            next.max(self.floor)
+        };
     }
 }

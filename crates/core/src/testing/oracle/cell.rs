@@ -1,25 +1,12 @@
 //! The oracle of `Cell`: the documented arithmetic of `CL.THROTTLE`, in signed nanoseconds.
 
-use super::{LimitNumbers, MeterCharge, Oracle, OracleDecision, UndoScope, narrow, retry_after};
+use super::work::{MeterCharge, Work};
+use super::{Held, Oracle, OracleDecision, OracleKey, UndoScope, narrow, retry_after};
 use crate::algorithm::LeaseId;
 use crate::decision::Retry;
 
 /// `CL.THROTTLE`: the arrival time in whole nanoseconds, with the names of its documentation.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CellOracle {
-    numbers: LimitNumbers,
-    held: Option<Tat>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Tat {
-    tat: i128,
-    /// The last charge, and the time without it.
-    last: Option<(LeaseId, i128)>,
-    /// Units were refunded: the position of each charge is then unknown.
-    has_refund: bool,
-    written_at: u64,
-}
+pub(super) type CellOracle = OracleKey<Work<i128>>;
 
 impl CellOracle {
     /// The emission interval and how far ahead the arrival time may be.
@@ -29,7 +16,7 @@ impl CellOracle {
     }
 
     fn tat(&self, now_ns: i128) -> i128 {
-        self.held.map_or(now_ns, |held| held.tat)
+        self.held.map_or(now_ns, |held| held.end)
     }
 }
 
@@ -47,31 +34,20 @@ fn micros_up(ns: i128) -> u128 {
     u128::try_from(ns).map_or(0, |ns| ns.div_ceil(1_000))
 }
 
-impl Oracle for CellOracle {
-    type ChargeRef = MeterCharge<i128>;
-    const UNDO: UndoScope = UndoScope::InTurn;
-
-    fn new(numbers: LimitNumbers) -> Self {
-        Self { numbers, held: None }
-    }
-
-    fn edit(&mut self, numbers: LimitNumbers) {
-        self.numbers = numbers;
-    }
-
-    fn written_at(&self) -> Option<u64> {
-        self.held.map(|held| held.written_at)
+impl Held for Work<i128> {
+    fn written_at(&self) -> u64 {
+        self.written_at
     }
 
     fn step_back(&mut self, by: u64) {
-        if let Some(held) = &mut self.held {
-            held.written_at -= by;
-            held.tat -= nanos(by);
-            if let Some((_, without)) = &mut held.last {
-                *without -= nanos(by);
-            }
-        }
+        self.written_at -= by;
+        self.move_ends(nanos(by));
     }
+}
+
+impl Oracle for CellOracle {
+    type ChargeRef = MeterCharge<i128>;
+    const UNDO: UndoScope = UndoScope::InTurn;
 
     fn decide(&self, cost: u64, now: u64) -> OracleDecision {
         let (t, tau) = self.interval();
@@ -99,12 +75,8 @@ impl Oracle for CellOracle {
         let now_ns = nanos(now);
         let before = self.tat(now_ns).max(now_ns);
         let duration = t * i128::from(cost);
-        self.held = Some(Tat {
-            tat: (before + duration).min(before.max(now_ns + tau)),
-            last: Some((id, before)),
-            has_refund: self.held.is_some_and(|held| held.has_refund),
-            written_at: now,
-        });
+        let tat = (before + duration).min(before.max(now_ns + tau));
+        self.held = Some(Work::charged(self.held, tat, (id, before), now));
         MeterCharge {
             starts_at: before,
             duration,
@@ -114,45 +86,22 @@ impl Oracle for CellOracle {
     }
 
     fn refund(&mut self, cost: u64, now: u64) -> bool {
-        let Some(held) = self.held.filter(|held| held.tat > nanos(now)) else {
+        let Some(held) = self.held.filter(|held| held.end > nanos(now)) else {
             return false;
         };
-        let tat = (held.tat - self.interval().0 * i128::from(cost)).max(nanos(now));
-        self.held = Some(Tat {
-            tat,
-            last: None,
-            has_refund: true,
-            ..held
-        });
+        let tat = held.end - self.interval().0 * i128::from(cost);
+        self.held = Some(held.returned(tat.max(nanos(now))));
         true
     }
 
     fn undo(&mut self, work: MeterCharge<i128>, now: u64) -> bool {
-        let Some(held) = self.held.filter(|held| held.tat > nanos(now)) else {
-            return false;
-        };
-        let tat = match held.last {
-            Some((id, without)) if id == work.id => without.max(nanos(now)),
-            _ => {
-                let starts_at = if held.has_refund {
-                    nanos(work.taken_at)
-                } else {
-                    work.starts_at
-                };
-                let undone = (starts_at + work.duration - nanos(now)).min(work.duration);
-                if undone <= 0 {
-                    return false;
-                }
-                (held.tat - undone).max(nanos(now))
-            }
-        };
-        self.held = Some(Tat {
-            tat,
-            last: None,
-            has_refund: true,
-            ..held
+        let held = self.held.filter(|held| held.end > nanos(now));
+        let without = held.and_then(|held| {
+            let tat = held.without(&work, nanos(work.taken_at), nanos(now))?;
+            Some(held.returned(tat.max(nanos(now))))
         });
-        true
+        self.held = without.or(self.held);
+        without.is_some()
     }
 
     /// A peek is limited too if the debt is above the limit.
@@ -168,6 +117,6 @@ impl Oracle for CellOracle {
     }
 
     fn fresh_at(&self) -> Option<u64> {
-        self.held.map(|held| narrow(micros_up(held.tat)))
+        self.held.map(|held| narrow(micros_up(held.end)))
     }
 }

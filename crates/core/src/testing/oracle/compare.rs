@@ -1,12 +1,13 @@
 //! The comparison: the same random actions on a limit and on its oracle, with every result compared.
 
-use super::generate::{self, LimitNumbers};
+use super::generate::{self, LimitNumbers, RandomClock};
 use super::report::{Difference, OracleAnswer, OracleEvent, OracleReport};
 use super::{Oracle, OracleDecision, UndoScope};
 use crate::algorithm::{LeaseId, Mark, Receipt};
 use crate::decision::{Cost, Decision, Retry};
 use crate::limit::{Change, Limit, State};
 use crate::testing::random::Random;
+use crate::testing::timeline::KeepOrDrop;
 use crate::units::time::{Micros, Now, Timestamp};
 use std::collections::VecDeque;
 
@@ -61,14 +62,6 @@ struct OracleRun<R: Oracle> {
     events: VecDeque<(u64, OracleEvent)>,
 }
 
-/// The condition for keeping a decision.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum KeepOrDrop {
-    Never,
-    IfAllowed,
-    Always,
-}
-
 /// The end of a run: the longest limit still fits between here and the last timestamp.
 const END: u64 = 4_000_000_000_000_000;
 
@@ -108,36 +101,13 @@ impl<R: Oracle> OracleRun<R> {
 
     /// Moves the clock. False at the end of the run.
     fn advance_clock(&mut self) -> bool {
-        let LimitNumbers {
-            units, period, burst, ..
-        } = self.numbers;
-        let one = (period / units).max(1);
-        let fill = u64::try_from(u128::from(burst) * u128::from(period) / u128::from(units)).unwrap_or(period);
-        let random = &mut self.random;
-        let written_at = self.oracle.written_at().unwrap_or(self.now);
-        let next = match random.below(20) {
-            0 => self.now + 1,
-            1 | 2 => self.now + random.below(4 * one + 2),
-            3 => self.now + one * random.between(1, 3),
-            4 | 5 => self.now + random.below(period / 8 + 2),
-            6 => self.now + random.below(period + 1),
-            7 if random.one_in(3) => self.now + random.below(3 * period),
-            7 => self.now + generate::log_uniform(random, period),
-            8 if random.one_in(3) => self.now + random.below(fill + 2),
-            // A window boundary, and a microsecond to either side.
-            9 => (self.now / period + 1) * period - 1 + random.below(3),
-            // The time at which the key is fresh, and a microsecond to either side.
-            10 => match self.oracle.fresh_at() {
-                Some(fresh_at) if fresh_at > self.now => fresh_at - 1 + random.below(3),
-                _ => self.now + 1,
-            },
-            11 => written_at.saturating_sub(random.below(self.slack + 1)),
-            12 => written_at.saturating_sub(self.slack),
-            13 if random.one_in(4) => written_at.saturating_sub(self.slack + 1),
-            13 if random.one_in(4) => written_at.saturating_sub(self.slack + random.below(2 * period)),
-            14 => self.now.saturating_sub(random.below(self.slack / 2 + 1)),
-            _ => self.now,
+        let clock = RandomClock {
+            now: self.now,
+            written_at: self.oracle.written_at().unwrap_or(self.now),
+            fresh_at: self.oracle.fresh_at(),
+            slack: self.slack,
         };
+        let next = clock.next(&mut self.random, self.numbers);
         self.now = next.max(self.floor);
         self.now <= END
     }
@@ -180,32 +150,13 @@ impl<R: Oracle> OracleRun<R> {
         }
     }
 
-    /// A cost at an edge: what remains, one more, the capacity, one more than that; or a random one.
     fn cost(&mut self) -> u64 {
-        let limit = if matches!(
-            self.limit,
-            Limit::FixedWindow(_) | Limit::SlidingCounter(_) | Limit::SlidingLog(_) | Limit::Concurrency(_)
-        ) {
-            self.numbers.units
-        } else {
-            self.numbers.burst
-        };
-        let random = &mut self.random;
-        if self.small_costs && !random.one_in(8) {
-            return random.between(1, 3);
-        }
-        let cost = match random.below(12) {
-            0..=3 => 1,
-            4 => random.between(1, 5),
-            5 => self.remaining,
-            6 => self.remaining + 1,
-            7 => self.remaining / 2,
-            8 => random.below(limit + 2),
-            9 => generate::log_uniform(random, limit),
-            10 => limit + random.below(2),
-            _ => generate::log_uniform(random, 1_000_000_000),
-        };
-        cost.clamp(1, 1_000_000_000)
+        generate::random_cost(
+            &mut self.random,
+            self.small_costs,
+            self.limit.capacity(),
+            self.remaining,
+        )
     }
 
     /// Decides on both sides, and keeps the result on both. Also returns the time of the decision.

@@ -1,4 +1,4 @@
-//! Random limits, and new numbers for them.
+//! Random limits, new numbers for them, and random costs and times for a key under them.
 
 use crate::testing::random::Random;
 use crate::units::time::Micros;
@@ -181,4 +181,71 @@ pub(in crate::testing) fn build_limit(algorithm: &str, numbers: LimitNumbers) ->
 pub(in crate::testing) fn log_uniform(random: &mut Random, max: u64) -> u64 {
     let bits = random.below(u64::from(max.ilog2()) + 1);
     random.between(1, 2 << bits).min(max)
+}
+
+/// A cost at an edge: what remains, one more, the capacity, one more than that; or a random one.
+pub(in crate::testing) fn random_cost(random: &mut Random, small: bool, capacity: u64, remaining: u64) -> u64 {
+    let cost = if small && !random.one_in(8) {
+        random.between(1, 3)
+    } else {
+        match random.below(12) {
+            0..=3 => 1,
+            4 => random.between(1, 5),
+            5 => remaining,
+            6 => remaining + 1,
+            7 => remaining / 2,
+            8 => random.below(capacity + 2),
+            9 => log_uniform(random, capacity),
+            10 => capacity + random.below(2),
+            _ => log_uniform(random, 1_000_000_000),
+        }
+    };
+    cost.clamp(1, 1_000_000_000)
+}
+
+/// The clock of one key: where it is, and what its next move is measured by.
+pub(in crate::testing) struct RandomClock {
+    pub(in crate::testing) now: u64,
+    /// The time of the last write.
+    pub(in crate::testing) written_at: u64,
+    /// The time at which the key is fresh.
+    pub(in crate::testing) fresh_at: Option<u64>,
+    pub(in crate::testing) slack: u64,
+}
+
+impl RandomClock {
+    /// The next time of the clock: mostly later, sometimes earlier.
+    pub(in crate::testing) fn next(&self, random: &mut Random, numbers: LimitNumbers) -> u64 {
+        let LimitNumbers {
+            units, period, burst, ..
+        } = numbers;
+        let Self {
+            now, written_at, slack, ..
+        } = *self;
+        let one = (period / units).max(1);
+        let fill = u64::try_from(u128::from(burst) * u128::from(period) / u128::from(units)).unwrap_or(period);
+        match random.below(20) {
+            0 => now + 1,
+            1 | 2 => now + random.below(4 * one + 2),
+            3 => now + one * random.between(1, 3),
+            4 | 5 => now + random.below(period / 8 + 2),
+            6 => now + random.below(period + 1),
+            7 if random.one_in(3) => now + random.below(3 * period),
+            7 => now + log_uniform(random, period),
+            8 if random.one_in(3) => now + random.below(fill + 2),
+            // A window boundary, and a microsecond to either side.
+            9 => (now / period + 1) * period - 1 + random.below(3),
+            // The time at which the key is fresh, and a microsecond to either side.
+            10 => match self.fresh_at {
+                Some(fresh_at) if fresh_at > now => fresh_at - 1 + random.below(3),
+                _ => now + 1,
+            },
+            11 => written_at.saturating_sub(random.below(slack + 1)),
+            12 => written_at.saturating_sub(slack),
+            13 if random.one_in(4) => written_at.saturating_sub(slack + 1),
+            13 if random.one_in(4) => written_at.saturating_sub(slack + random.below(2 * period)),
+            14 => now.saturating_sub(random.below(slack / 2 + 1)),
+            _ => now,
+        }
+    }
 }

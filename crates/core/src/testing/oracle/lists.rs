@@ -1,19 +1,51 @@
 //! Oracles of the sliding log and the concurrency limit: plain lists of timestamps and of leases.
 
-use super::{LimitNumbers, Oracle, OracleDecision, UndoScope, retry_after};
+use super::{Held, Key, LimitNumbers, Oracle, OracleDecision, OracleKey, UndoScope, retry_after};
 use crate::algorithm::LeaseId;
 use crate::decision::Retry;
 
-/// A sliding log: every stamp and its units, oldest first.
+/// A plain list, and the time of the last write.
 #[derive(Clone, Debug)]
-pub(super) struct SlidingLogOracle {
-    numbers: LimitNumbers,
-    entries: Vec<Entry>,
-    written_at: Option<u64>,
+pub(super) struct List<T> {
+    items: Vec<T>,
+    written_at: u64,
 }
 
+/// An item of a list, which has one time.
+pub(super) trait Timed: Copy {
+    fn time(&mut self) -> &mut u64;
+}
+
+impl<T: Timed> Held for List<T> {
+    fn written_at(&self) -> u64 {
+        self.written_at
+    }
+
+    fn step_back(&mut self, by: u64) {
+        self.written_at -= by;
+        for item in &mut self.items {
+            *item.time() -= by;
+        }
+    }
+}
+
+impl<T: Timed> OracleKey<List<T>> {
+    fn items(&self) -> &[T] {
+        self.held.as_ref().map_or(&[], |list| &list.items)
+    }
+
+    /// Writes these items, and returns them.
+    fn write(&mut self, items: Vec<T>, now: u64) -> &mut Vec<T> {
+        let list = List { items, written_at: now };
+        &mut self.held.insert(list).items
+    }
+}
+
+/// A sliding log: every stamp and its units, oldest first.
+pub(super) type SlidingLogOracle = OracleKey<List<Entry>>;
+
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+pub(super) struct Entry {
     stamp: u64,
     units: u64,
 }
@@ -25,10 +57,16 @@ pub(super) struct LogCharge {
     cost: u64,
 }
 
+impl Timed for Entry {
+    fn time(&mut self) -> &mut u64 {
+        &mut self.stamp
+    }
+}
+
 impl SlidingLogOracle {
     fn live(&self, now: u64) -> impl Iterator<Item = Entry> {
         let period = self.numbers.period;
-        self.entries
+        self.items()
             .iter()
             .copied()
             .filter(move |entry| entry.stamp + period > now)
@@ -69,38 +107,14 @@ impl SlidingLogOracle {
         moment.max(self.interval_end(now))
     }
 
-    fn drop_expired(&mut self, now: u64) {
-        self.entries = self.live(now).collect();
-        self.written_at = Some(now);
+    fn drop_expired(&mut self, now: u64) -> &mut Vec<Entry> {
+        self.write(self.live(now).collect(), now)
     }
 }
 
 impl Oracle for SlidingLogOracle {
     type ChargeRef = LogCharge;
     const UNDO: UndoScope = UndoScope::SameClock;
-
-    fn new(numbers: LimitNumbers) -> Self {
-        Self {
-            numbers,
-            entries: Vec::new(),
-            written_at: None,
-        }
-    }
-
-    fn edit(&mut self, numbers: LimitNumbers) {
-        self.numbers = numbers;
-    }
-
-    fn written_at(&self) -> Option<u64> {
-        self.written_at
-    }
-
-    fn step_back(&mut self, by: u64) {
-        self.written_at = self.written_at.map(|written| written - by);
-        for entry in &mut self.entries {
-            entry.stamp -= by;
-        }
-    }
 
     fn decide(&self, cost: u64, now: u64) -> OracleDecision {
         let LimitNumbers {
@@ -135,11 +149,11 @@ impl Oracle for SlidingLogOracle {
 
     fn take(&mut self, cost: u64, now: u64, _: LeaseId) -> LogCharge {
         let units = cost.min(self.largest(now));
-        self.drop_expired(now);
-        self.entries.retain(|entry| entry.units > 0);
-        match self.entries.last_mut() {
+        let entries = self.drop_expired(now);
+        entries.retain(|entry| entry.units > 0);
+        match entries.last_mut() {
             Some(last) if last.stamp == now => last.units += units,
-            _ => self.entries.push(Entry { stamp: now, units }),
+            _ => entries.push(Entry { stamp: now, units }),
         }
         LogCharge { stamp: now, cost }
     }
@@ -149,16 +163,15 @@ impl Oracle for SlidingLogOracle {
         if self.used(now) == 0 {
             return false;
         }
-        self.drop_expired(now);
-        let last = self.entries.last().map(|last| last.stamp);
+        let entries = self.drop_expired(now);
+        let last = entries.last().map(|last| last.stamp);
         let mut left = cost;
-        for entry in &mut self.entries {
+        for entry in entries.iter_mut() {
             let returned = entry.units.min(left);
             entry.units -= returned;
             left -= returned;
         }
-        self.entries
-            .retain(|entry| entry.units > 0 || Some(entry.stamp) == last);
+        entries.retain(|entry| entry.units > 0 || Some(entry.stamp) == last);
         true
     }
 
@@ -167,41 +180,41 @@ impl Oracle for SlidingLogOracle {
         if !self.live(now).any(|entry| is_charged(&entry)) {
             return false;
         }
-        self.drop_expired(now);
-        for entry in &mut self.entries {
+        let entries = self.drop_expired(now);
+        for entry in entries.iter_mut() {
             if is_charged(entry) {
                 entry.units = entry.units.saturating_sub(charge.cost);
             }
         }
-        self.entries
-            .retain(|entry| entry.units > 0 || entry.stamp != charge.stamp);
+        entries.retain(|entry| entry.units > 0 || entry.stamp != charge.stamp);
         true
     }
 
     fn fresh_at(&self) -> Option<u64> {
-        let last = self.entries.last().map(|last| last.stamp + self.numbers.period);
-        last.or(self.written_at)
+        let last = self.items().last().map(|last| last.stamp + self.numbers.period);
+        last.or(self.written_at())
     }
 }
 
 /// A concurrency limit: every lease, in the order they were taken or renewed.
-#[derive(Clone, Debug)]
-pub(super) struct ConcurrencyOracle {
-    numbers: LimitNumbers,
-    leases: Vec<Lease>,
-    written_at: Option<u64>,
-}
+pub(super) type ConcurrencyOracle = OracleKey<List<Lease>>;
 
 #[derive(Clone, Copy, Debug)]
-struct Lease {
+pub(super) struct Lease {
     id: LeaseId,
     ends: u64,
     slots: u64,
 }
 
+impl Timed for Lease {
+    fn time(&mut self) -> &mut u64 {
+        &mut self.ends
+    }
+}
+
 impl ConcurrencyOracle {
     fn live(&self, now: u64) -> impl Iterator<Item = Lease> {
-        self.leases.iter().copied().filter(move |lease| lease.ends > now)
+        self.items().iter().copied().filter(move |lease| lease.ends > now)
     }
 
     fn free(&self, now: u64) -> u64 {
@@ -209,16 +222,14 @@ impl ConcurrencyOracle {
         self.numbers.units.saturating_sub(used)
     }
 
-    fn write(&mut self, now: u64) {
-        self.leases = self.live(now).collect();
-        self.written_at = Some(now);
+    fn drop_ended(&mut self, now: u64) -> &mut Vec<Lease> {
+        self.write(self.live(now).collect(), now)
     }
 
     /// Removes a lease if it is held.
     fn remove(&mut self, id: LeaseId, now: u64) -> Option<Lease> {
         let lease = self.live(now).find(|lease| lease.id == id)?;
-        self.write(now);
-        self.leases.retain(|lease| lease.id != id);
+        self.drop_ended(now).retain(|lease| lease.id != id);
         Some(lease)
     }
 }
@@ -226,29 +237,6 @@ impl ConcurrencyOracle {
 impl Oracle for ConcurrencyOracle {
     type ChargeRef = LeaseId;
     const UNDO: UndoScope = UndoScope::Always;
-
-    fn new(numbers: LimitNumbers) -> Self {
-        Self {
-            numbers,
-            leases: Vec::new(),
-            written_at: None,
-        }
-    }
-
-    fn edit(&mut self, numbers: LimitNumbers) {
-        self.numbers = numbers;
-    }
-
-    fn written_at(&self) -> Option<u64> {
-        self.written_at
-    }
-
-    fn step_back(&mut self, by: u64) {
-        self.written_at = self.written_at.map(|written| written - by);
-        for lease in &mut self.leases {
-            lease.ends -= by;
-        }
-    }
 
     fn decide(&self, cost: u64, now: u64) -> OracleDecision {
         let (limit, free) = (self.numbers.units, self.free(now));
@@ -266,12 +254,8 @@ impl Oracle for ConcurrencyOracle {
     }
 
     fn take(&mut self, cost: u64, now: u64, id: LeaseId) -> LeaseId {
-        self.write(now);
-        self.leases.push(Lease {
-            id,
-            ends: now + self.numbers.period,
-            slots: cost,
-        });
+        let ends = now + self.numbers.period;
+        self.drop_ended(now).push(Lease { id, ends, slots: cost });
         id
     }
 
@@ -280,16 +264,16 @@ impl Oracle for ConcurrencyOracle {
         if self.live(now).next().is_none() {
             return false;
         }
-        self.write(now);
+        let leases = self.drop_ended(now);
         let mut left = cost;
         while left > 0 {
-            let Some(first) = self.leases.iter_mut().min_by_key(|lease| lease.ends) else {
+            let Some(first) = leases.iter_mut().min_by_key(|lease| lease.ends) else {
                 break;
             };
             let returned = first.slots.min(left);
             first.slots -= returned;
             left -= returned;
-            self.leases.retain(|lease| lease.slots > 0);
+            leases.retain(|lease| lease.slots > 0);
         }
         true
     }
@@ -307,11 +291,11 @@ impl Oracle for ConcurrencyOracle {
             return false;
         };
         let ends = now + self.numbers.period;
-        self.leases.push(Lease { ends, ..lease });
+        self.drop_ended(now).push(Lease { ends, ..lease });
         true
     }
 
     fn fresh_at(&self) -> Option<u64> {
-        self.leases.iter().map(|lease| lease.ends).max().or(self.written_at)
+        self.items().iter().map(|lease| lease.ends).max().or(self.written_at())
     }
 }

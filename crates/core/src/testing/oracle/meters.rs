@@ -1,36 +1,41 @@
 //! Oracles of the exact meters: a level that sinks (token and leaky bucket) and an arrival time (GCRA).
 
-use super::{LimitNumbers, MeterCharge, Oracle, OracleDecision, UndoScope, narrow, retry_after};
+use super::work::{MeterCharge, Work};
+use super::{Held, Oracle, OracleDecision, OracleKey, UndoScope, narrow, retry_after};
 use crate::algorithm::LeaseId;
 use crate::decision::{Decision, Retry};
 use crate::units::time::Micros;
 
 /// A token bucket or a leaky one: a level in units times period, which sinks by `units` every microsecond.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct BucketOracle {
-    numbers: LimitNumbers,
-    held: Option<Level>,
-}
+pub(super) type BucketOracle = OracleKey<Level>;
 
 /// A level as it was last written, in the numbers of that time.
 #[derive(Clone, Copy, Debug)]
-struct Level {
-    level: u128,
-    /// The last charge, and the level without it.
-    last: Option<(LeaseId, u128)>,
+pub(super) struct Level {
+    work: Work<u128>,
     units: u128,
     period: u128,
-    /// Units were refunded: the position of each charge is then unknown.
-    has_refund: bool,
-    /// There were charges of different paces: the work of each is then unknown.
-    has_mixed_paces: bool,
-    written_at: u64,
 }
 
 impl Level {
     /// The time at which the level is zero by its own numbers: then the key expires, whatever the limit is by now.
     fn fresh_at(&self) -> u64 {
-        self.written_at + narrow(self.level.div_ceil(self.units))
+        self.work.written_at + narrow(self.work.end.div_ceil(self.units))
+    }
+
+    /// The parts by which the level has sunk at `now`.
+    fn sunk(&self, now: u64) -> u128 {
+        u128::from(now - self.work.written_at) * self.units
+    }
+}
+
+impl Held for Level {
+    fn written_at(&self) -> u64 {
+        self.work.written_at
+    }
+
+    fn step_back(&mut self, by: u64) {
+        self.work.written_at -= by;
     }
 }
 
@@ -47,19 +52,22 @@ impl BucketOracle {
         u128::from(self.numbers.burst) * self.period()
     }
 
+    fn same_pace(&self, held: &Level) -> bool {
+        held.units * self.period() == self.units() * held.period
+    }
+
     /// The level at `now` in today's numbers, and for how long the key is remembered if that is known.
     fn level(&self, now: u64) -> (u128, Option<u128>) {
         let Some(held) = self.held.filter(|held| held.fresh_at() > now) else {
             return (0, None);
         };
-        let same_pace = held.units * self.period() == self.units() * held.period;
-        let (level, forgotten) = if same_pace {
-            (held.level * self.period() / held.period, None)
+        let (level, forgotten) = if self.same_pace(&held) {
+            (held.work.end * self.period() / held.period, None)
         } else {
-            let used = held.level.div_ceil(held.period);
+            let used = held.work.end.div_ceil(held.period);
             (used * self.period(), Some(u128::from(held.fresh_at() - now)))
         };
-        let sunk = u128::from(now - held.written_at) * self.units();
+        let sunk = u128::from(now - held.work.written_at) * self.units();
         (level.saturating_sub(sunk), forgotten)
     }
 }
@@ -67,24 +75,6 @@ impl BucketOracle {
 impl Oracle for BucketOracle {
     type ChargeRef = MeterCharge<u128>;
     const UNDO: UndoScope = UndoScope::InTurn;
-
-    fn new(numbers: LimitNumbers) -> Self {
-        Self { numbers, held: None }
-    }
-
-    fn edit(&mut self, numbers: LimitNumbers) {
-        self.numbers = numbers;
-    }
-
-    fn written_at(&self) -> Option<u64> {
-        self.held.map(|held| held.written_at)
-    }
-
-    fn step_back(&mut self, by: u64) {
-        if let Some(held) = &mut self.held {
-            held.written_at -= by;
-        }
-    }
 
     fn decide(&self, cost: u64, now: u64) -> OracleDecision {
         let (level, forgotten) = self.level(now);
@@ -121,17 +111,13 @@ impl Oracle for BucketOracle {
     fn take(&mut self, cost: u64, now: u64, id: LeaseId) -> MeterCharge<u128> {
         let (level, _) = self.level(now);
         let duration = u128::from(cost) * self.period();
-        let has_refund = self.held.is_some_and(|held| held.has_refund);
-        let same_pace = |held: &Level| held.units * self.period() == self.units() * held.period;
-        let has_mixed_paces = self.held.is_some_and(|held| held.has_mixed_paces || !same_pace(&held));
+        let filled = self.full().max(level).min(level + duration);
+        let mut work = Work::charged(self.held.map(|held| held.work), filled, (id, level), now);
+        work.has_mixed_paces |= self.held.is_some_and(|held| !self.same_pace(&held));
         self.held = Some(Level {
-            has_refund,
-            has_mixed_paces,
-            level: self.full().max(level).min(level + duration),
-            last: Some((id, level)),
+            work,
             units: self.units(),
             period: self.period(),
-            written_at: now,
         });
         let starts_at = u128::from(now) * self.units() + level;
         MeterCharge {
@@ -147,41 +133,26 @@ impl Oracle for BucketOracle {
         let Some(held) = self.held.filter(|held| held.fresh_at() > now && !self.numbers.shaping) else {
             return false;
         };
-        let sunk = u128::from(now - held.written_at) * held.units;
+        let level = held.work.end.saturating_sub(u128::from(cost) * held.period);
         self.held = Some(Level {
-            level: held.level.saturating_sub(u128::from(cost) * held.period).max(sunk),
-            last: None,
-            has_refund: true,
+            work: held.work.returned(level.max(held.sunk(now))),
             ..held
         });
         true
     }
 
-    /// Leaves the level without the last charge; of an earlier charge, removes the work that is not done yet.
     fn undo(&mut self, work: MeterCharge<u128>, now: u64) -> bool {
         let undoable = |held: &Level| held.fresh_at() > now && !self.numbers.shaping;
-        let Some(held) = self.held.filter(undoable) else {
-            return false;
-        };
-        let sunk = u128::from(now - held.written_at) * held.units;
-        let level = match held.last {
-            Some((id, without)) if id == work.id => without.max(sunk),
-            _ if held.has_mixed_paces => return false,
-            _ => {
-                let unfinished = unfinished_work(&work, held.has_refund, now, held.units);
-                if unfinished == 0 {
-                    return false;
-                }
-                held.level.saturating_sub(unfinished).max(sunk)
-            }
-        };
-        self.held = Some(Level {
-            level,
-            last: None,
-            has_refund: true,
-            ..held
+        let without = self.held.filter(undoable).and_then(|held| {
+            let parts = |us: u64| u128::from(us) * held.units;
+            let level = held.work.without(&work, parts(work.taken_at), parts(now))?;
+            Some(Level {
+                work: held.work.returned(level.max(held.sunk(now))),
+                ..held
+            })
         });
-        true
+        self.held = without.or(self.held);
+        without.is_some()
     }
 
     fn fresh_at(&self) -> Option<u64> {
@@ -189,43 +160,35 @@ impl Oracle for BucketOracle {
     }
 }
 
-/// The work of a charge that remains at `now`, in its own parts, of which `parts_per_us` make a microsecond. If its
-/// position is unknown, its work counts as started when it was taken.
-fn unfinished_work(work: &MeterCharge<u128>, has_refund: bool, now: u64, parts_per_us: u128) -> u128 {
-    let starts_at = if has_refund {
-        u128::from(work.taken_at) * parts_per_us
-    } else {
-        work.starts_at
-    };
-    (starts_at + work.duration)
-        .saturating_sub(u128::from(now) * parts_per_us)
-        .min(work.duration)
-}
-
 /// GCRA: when the next request should arrive, as a fraction of microseconds.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct GcraOracle {
-    numbers: LimitNumbers,
-    held: Option<Arrival>,
-}
+pub(super) type GcraOracle = OracleKey<Arrival>;
 
 /// An arrival time over the numerator that the rate had in lowest terms.
 #[derive(Clone, Copy, Debug)]
-struct Arrival {
-    time: u128,
-    /// The last charge, and the time without it.
-    last: Option<(LeaseId, u128)>,
+pub(super) struct Arrival {
+    work: Work<u128>,
     over: u128,
-    /// Units were refunded: the position of each charge is then unknown.
-    has_refund: bool,
-    /// There were charges of different paces: the work of each is then unknown.
-    has_mixed_paces: bool,
-    written_at: u64,
 }
 
 impl Arrival {
     fn fresh_at(&self) -> u64 {
-        narrow(self.time.div_ceil(self.over))
+        narrow(self.work.end.div_ceil(self.over))
+    }
+
+    /// A time in the parts of this one.
+    fn parts(&self, us: u64) -> u128 {
+        u128::from(us) * self.over
+    }
+}
+
+impl Held for Arrival {
+    fn written_at(&self) -> u64 {
+        self.work.written_at
+    }
+
+    fn step_back(&mut self, by: u64) {
+        self.work.written_at -= by;
+        self.work.move_ends(self.parts(by));
     }
 }
 
@@ -243,7 +206,7 @@ impl GcraOracle {
     fn ahead(&self, now: u64) -> u128 {
         let (over, _) = self.scale();
         let time = match self.held {
-            Some(held) if held.over == over => held.time,
+            Some(held) if held.over == over => held.work.end,
             Some(held) => u128::from(held.fresh_at()) * over,
             None => 0,
         };
@@ -254,28 +217,6 @@ impl GcraOracle {
 impl Oracle for GcraOracle {
     type ChargeRef = MeterCharge<u128>;
     const UNDO: UndoScope = UndoScope::InTurn;
-
-    fn new(numbers: LimitNumbers) -> Self {
-        Self { numbers, held: None }
-    }
-
-    fn edit(&mut self, numbers: LimitNumbers) {
-        self.numbers = numbers;
-    }
-
-    fn written_at(&self) -> Option<u64> {
-        self.held.map(|held| held.written_at)
-    }
-
-    fn step_back(&mut self, by: u64) {
-        if let Some(held) = &mut self.held {
-            held.written_at -= by;
-            held.time -= u128::from(by) * held.over;
-            if let Some((_, without)) = &mut held.last {
-                *without -= u128::from(by) * held.over;
-            }
-        }
-    }
 
     fn decide(&self, cost: u64, now: u64) -> OracleDecision {
         let (over, unit) = self.scale();
@@ -302,14 +243,10 @@ impl Oracle for GcraOracle {
         let ahead = self.ahead(now);
         let duration = u128::from(cost) * unit;
         let starts_at = u128::from(now) * over + ahead;
-        self.held = Some(Arrival {
-            time: u128::from(now) * over + (ahead + duration).min(early.max(ahead)),
-            last: Some((id, starts_at)),
-            over,
-            has_refund: self.held.is_some_and(|held| held.has_refund),
-            has_mixed_paces: self.held.is_some_and(|held| held.has_mixed_paces || held.over != over),
-            written_at: now,
-        });
+        let time = u128::from(now) * over + (ahead + duration).min(early.max(ahead));
+        let mut work = Work::charged(self.held.map(|held| held.work), time, (id, starts_at), now);
+        work.has_mixed_paces |= self.held.is_some_and(|held| held.over != over);
+        self.held = Some(Arrival { work, over });
         MeterCharge {
             starts_at,
             duration,
@@ -326,37 +263,24 @@ impl Oracle for GcraOracle {
         let (over, unit) = self.scale();
         let returned = u128::from(cost) * unit;
         let returned = returned / over * held.over + returned % over * held.over / over;
+        let time = held.work.end.saturating_sub(returned).max(held.parts(now));
         self.held = Some(Arrival {
-            time: held.time.saturating_sub(returned).max(u128::from(now) * held.over),
-            last: None,
-            has_refund: true,
+            work: held.work.returned(time),
             ..held
         });
         true
     }
 
     fn undo(&mut self, work: MeterCharge<u128>, now: u64) -> bool {
-        let Some(held) = self.held.filter(|held| held.fresh_at() > now) else {
-            return false;
-        };
-        let time = match held.last {
-            Some((id, without)) if id == work.id => without,
-            _ if held.has_mixed_paces => return false,
-            _ => {
-                let unfinished = unfinished_work(&work, held.has_refund, now, held.over);
-                if unfinished == 0 {
-                    return false;
-                }
-                held.time - unfinished
-            }
-        };
-        self.held = Some(Arrival {
-            time: time.max(u128::from(now) * held.over),
-            last: None,
-            has_refund: true,
-            ..held
+        let without = self.held.filter(|held| held.fresh_at() > now).and_then(|held| {
+            let time = held.work.without(&work, held.parts(work.taken_at), held.parts(now))?;
+            Some(Arrival {
+                work: held.work.returned(time.max(held.parts(now))),
+                ..held
+            })
         });
-        true
+        self.held = without.or(self.held);
+        without.is_some()
     }
 
     fn fresh_at(&self) -> Option<u64> {

@@ -1,6 +1,6 @@
 //! Oracles of the windows: one counter with its end, and two counters whose decision is found by search.
 
-use super::{LimitNumbers, Oracle, OracleDecision, UndoScope, retry_after};
+use super::{Held, Oracle, OracleDecision, OracleKey, UndoScope, retry_after};
 use crate::algorithm::LeaseId;
 use crate::decision::Retry;
 
@@ -16,15 +16,25 @@ fn aligned_end(now: u64, period: u64) -> u64 {
     (now / period + 1) * period
 }
 
-/// A fixed window.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct FixedWindowOracle {
-    numbers: LimitNumbers,
-    held: Option<Window>,
+/// The last number for which `holds`, by binary search: it is taken to hold for `first`, and not for `end`.
+fn last_before(first: u64, end: u64, holds: impl Fn(u64) -> bool) -> u64 {
+    let (mut last, mut end) = (first, end);
+    while end - last > 1 {
+        let middle = last.midpoint(end);
+        if holds(middle) {
+            last = middle;
+        } else {
+            end = middle;
+        }
+    }
+    last
 }
 
+/// A fixed window.
+pub(super) type FixedWindowOracle = OracleKey<Window>;
+
 #[derive(Clone, Copy, Debug)]
-struct Window {
+pub(super) struct Window {
     /// The time at which it has lasted a period: a boundary, until the clock is set back and this with it.
     due: u64,
     used: u64,
@@ -70,28 +80,20 @@ impl FixedWindowOracle {
     }
 }
 
-impl Oracle for FixedWindowOracle {
-    type ChargeRef = WindowCharge;
-    const UNDO: UndoScope = UndoScope::SameClock;
-
-    fn new(numbers: LimitNumbers) -> Self {
-        Self { numbers, held: None }
-    }
-
-    fn edit(&mut self, numbers: LimitNumbers) {
-        self.numbers = numbers;
-    }
-
-    fn written_at(&self) -> Option<u64> {
-        self.held.map(|held| held.written_at)
+impl Held for Window {
+    fn written_at(&self) -> u64 {
+        self.written_at
     }
 
     fn step_back(&mut self, by: u64) {
-        if let Some(held) = &mut self.held {
-            held.written_at -= by;
-            held.due -= by;
-        }
+        self.written_at -= by;
+        self.due -= by;
     }
+}
+
+impl Oracle for FixedWindowOracle {
+    type ChargeRef = WindowCharge;
+    const UNDO: UndoScope = UndoScope::SameClock;
 
     fn decide(&self, cost: u64, now: u64) -> OracleDecision {
         let window = self.window(now);
@@ -136,14 +138,10 @@ impl Oracle for FixedWindowOracle {
 }
 
 /// A sliding counter.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SlidingCounterOracle {
-    numbers: LimitNumbers,
-    held: Option<Counts>,
-}
+pub(super) type SlidingCounterOracle = OracleKey<Counts>;
 
 #[derive(Clone, Copy, Debug)]
-struct Counts {
+pub(super) struct Counts {
     /// The end of the current window.
     end: u64,
     previous: u64,
@@ -185,32 +183,14 @@ impl SlidingCounterOracle {
         held <= u128::from(self.numbers.units) * period
     }
 
-    /// The largest cost that passes at `now`, by binary search; zero if not even one does.
+    /// The largest cost that passes at `now`; zero if not even one does.
     fn largest(&self, now: u64) -> u64 {
-        let (mut passes, mut fails) = (0, self.numbers.units + 1);
-        while fails - passes > 1 {
-            let middle = passes.midpoint(fails);
-            if self.allows(middle, now) {
-                passes = middle;
-            } else {
-                fails = middle;
-            }
-        }
-        passes
+        last_before(0, self.numbers.units + 1, |cost| self.allows(cost, now))
     }
 
-    /// The first time at which `cost` passes, by binary search; within two periods everything has expired.
+    /// The first time at which `cost` passes; within two periods everything has expired.
     fn first_allowed_at(&self, cost: u64, now: u64) -> u64 {
-        let (mut fails, mut passes) = (now, now + 2 * self.numbers.period);
-        while passes - fails > 1 {
-            let middle = fails.midpoint(passes);
-            if self.allows(cost, middle) {
-                passes = middle;
-            } else {
-                fails = middle;
-            }
-        }
-        passes
+        1 + last_before(now, now + 2 * self.numbers.period, |moment| !self.allows(cost, moment))
     }
 
     /// The time at which these counts have expired.
@@ -225,28 +205,20 @@ impl SlidingCounterOracle {
     }
 }
 
-impl Oracle for SlidingCounterOracle {
-    type ChargeRef = WindowCharge;
-    const UNDO: UndoScope = UndoScope::SameClock;
-
-    fn new(numbers: LimitNumbers) -> Self {
-        Self { numbers, held: None }
-    }
-
-    fn edit(&mut self, numbers: LimitNumbers) {
-        self.numbers = numbers;
-    }
-
-    fn written_at(&self) -> Option<u64> {
-        self.held.map(|held| held.written_at)
+impl Held for Counts {
+    fn written_at(&self) -> u64 {
+        self.written_at
     }
 
     fn step_back(&mut self, by: u64) {
-        if let Some(held) = &mut self.held {
-            held.written_at -= by;
-            held.end -= by;
-        }
+        self.written_at -= by;
+        self.end -= by;
     }
+}
+
+impl Oracle for SlidingCounterOracle {
+    type ChargeRef = WindowCharge;
+    const UNDO: UndoScope = UndoScope::SameClock;
 
     fn decide(&self, cost: u64, now: u64) -> OracleDecision {
         let limit = self.numbers.units;
