@@ -136,6 +136,17 @@ trait Held: Clone {
     fn step_back(&mut self, by: u64);
 }
 
+impl<S> OracleKey<S> {
+    /// Writes a state if there is a new one. True if there is.
+    fn replace(&mut self, new: Option<S>) -> bool {
+        let is_written = new.is_some();
+        if is_written {
+            self.held = new;
+        }
+        is_written
+    }
+}
+
 impl<S: Held> Key for OracleKey<S> {
     fn new(numbers: LimitNumbers) -> Self {
         Self { numbers, held: None }

@@ -86,22 +86,17 @@ impl Oracle for CellOracle {
     }
 
     fn refund(&mut self, cost: u64, now: u64) -> bool {
-        let Some(held) = self.held.filter(|held| held.end > nanos(now)) else {
-            return false;
-        };
-        let tat = held.end - self.interval().0 * i128::from(cost);
-        self.held = Some(held.returned(tat.max(nanos(now))));
-        true
+        let held = self.held.filter(|held| held.end > nanos(now));
+        let returned = self.interval().0 * i128::from(cost);
+        self.replace(held.map(|held| held.returned((held.end - returned).max(nanos(now)))))
     }
 
     fn undo(&mut self, work: MeterCharge<i128>, now: u64) -> bool {
         let held = self.held.filter(|held| held.end > nanos(now));
-        let without = held.and_then(|held| {
+        self.replace(held.and_then(|held| {
             let tat = held.without(&work, nanos(work.taken_at), nanos(now))?;
             Some(held.returned(tat.max(nanos(now))))
-        });
-        self.held = without.or(self.held);
-        without.is_some()
+        }))
     }
 
     /// A peek is limited too if the debt is above the limit.

@@ -23,9 +23,11 @@ impl Level {
         self.work.written_at + narrow(self.work.end.div_ceil(self.units))
     }
 
-    /// The parts by which the level has sunk at `now`.
-    fn sunk(&self, now: u64) -> u128 {
-        u128::from(now - self.work.written_at) * self.units
+    /// The same with another level after a refund or an undo, but no lower than it has sunk at `now`.
+    fn returned(self, level: u128, now: u64) -> Self {
+        let sunk = u128::from(now - self.work.written_at) * self.units;
+        let work = self.work.returned(level.max(sunk));
+        Self { work, ..self }
     }
 }
 
@@ -50,6 +52,11 @@ impl BucketOracle {
 
     fn full(&self) -> u128 {
         u128::from(self.numbers.burst) * self.period()
+    }
+
+    /// What can be refunded or undone at `now`: nothing of a queue.
+    fn undoable(&self, now: u64) -> Option<Level> {
+        self.held.filter(|held| held.fresh_at() > now && !self.numbers.shaping)
     }
 
     fn same_pace(&self, held: &Level) -> bool {
@@ -130,29 +137,20 @@ impl Oracle for BucketOracle {
 
     /// Units come back at the pace they were taken at, as if they had never been taken: the time of the write stays.
     fn refund(&mut self, cost: u64, now: u64) -> bool {
-        let Some(held) = self.held.filter(|held| held.fresh_at() > now && !self.numbers.shaping) else {
-            return false;
-        };
-        let level = held.work.end.saturating_sub(u128::from(cost) * held.period);
-        self.held = Some(Level {
-            work: held.work.returned(level.max(held.sunk(now))),
-            ..held
+        let refunded = self.undoable(now).map(|held| {
+            let level = held.work.end.saturating_sub(u128::from(cost) * held.period);
+            held.returned(level, now)
         });
-        true
+        self.replace(refunded)
     }
 
     fn undo(&mut self, work: MeterCharge<u128>, now: u64) -> bool {
-        let undoable = |held: &Level| held.fresh_at() > now && !self.numbers.shaping;
-        let without = self.held.filter(undoable).and_then(|held| {
+        let undone = self.undoable(now).and_then(|held| {
             let parts = |us: u64| u128::from(us) * held.units;
             let level = held.work.without(&work, parts(work.taken_at), parts(now))?;
-            Some(Level {
-                work: held.work.returned(level.max(held.sunk(now))),
-                ..held
-            })
+            Some(held.returned(level, now))
         });
-        self.held = without.or(self.held);
-        without.is_some()
+        self.replace(undone)
     }
 
     fn fresh_at(&self) -> Option<u64> {
@@ -173,6 +171,12 @@ pub(super) struct Arrival {
 impl Arrival {
     fn fresh_at(&self) -> u64 {
         narrow(self.work.end.div_ceil(self.over))
+    }
+
+    /// The same with another time after a refund or an undo, but not before `now`.
+    fn returned(self, time: u128, now: u64) -> Self {
+        let work = self.work.returned(time.max(self.parts(now)));
+        Self { work, ..self }
     }
 
     /// A time in the parts of this one.
@@ -257,30 +261,21 @@ impl Oracle for GcraOracle {
 
     /// Time comes back, whole parts of it only; the time of the write stays.
     fn refund(&mut self, cost: u64, now: u64) -> bool {
-        let Some(held) = self.held.filter(|held| held.fresh_at() > now) else {
-            return false;
-        };
         let (over, unit) = self.scale();
         let returned = u128::from(cost) * unit;
-        let returned = returned / over * held.over + returned % over * held.over / over;
-        let time = held.work.end.saturating_sub(returned).max(held.parts(now));
-        self.held = Some(Arrival {
-            work: held.work.returned(time),
-            ..held
+        let refunded = self.held.filter(|held| held.fresh_at() > now).map(|held| {
+            let returned = returned / over * held.over + returned % over * held.over / over;
+            held.returned(held.work.end.saturating_sub(returned), now)
         });
-        true
+        self.replace(refunded)
     }
 
     fn undo(&mut self, work: MeterCharge<u128>, now: u64) -> bool {
-        let without = self.held.filter(|held| held.fresh_at() > now).and_then(|held| {
+        let undone = self.held.filter(|held| held.fresh_at() > now).and_then(|held| {
             let time = held.work.without(&work, held.parts(work.taken_at), held.parts(now))?;
-            Some(Arrival {
-                work: held.work.returned(time.max(held.parts(now))),
-                ..held
-            })
+            Some(held.returned(time, now))
         });
-        self.held = without.or(self.held);
-        without.is_some()
+        self.replace(undone)
     }
 
     fn fresh_at(&self) -> Option<u64> {
