@@ -3,6 +3,10 @@
 -- A state is a string: when the window is due to end, the time of the last write, what was used.
 local FIXED_WINDOW = '<I7I7I4'
 
+local function window_limit(units, period)
+  return { units = units, period = period }
+end
+
 -- The first window boundary at or after a time.
 local function next_boundary(moment, period)
   local over = moment % period
@@ -34,9 +38,7 @@ end
 
 local function fixed_window()
   return {
-    limit = function(units, period)
-      return { units = units, period = period }
-    end,
+    limit = window_limit,
     is_state = function(_, state)
       if #state ~= 18 then
         return false
@@ -74,8 +76,8 @@ local function fixed_window()
       return struct_pack(FIXED_WINDOW, due, at, used > cost and used - cost or 0)
     end,
     undo = function(limit, state, cost, mark_at, mark_frac, taken_at, lease, now, slack)
-      local _, written = struct_unpack(FIXED_WINDOW, state)
-      if (written > taken_at and written or taken_at) - now > slack then
+      local _, written_at = struct_unpack(FIXED_WINDOW, state)
+      if is_other_clock(written_at, taken_at, now, slack) then
         return nil
       end
       local due, at, used = window_reconcile(limit, state, now, slack)

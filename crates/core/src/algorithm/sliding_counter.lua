@@ -47,9 +47,7 @@ end
 
 local function sliding_counter()
   return {
-    limit = function(units, period)
-      return { units = units, period = period }
-    end,
+    limit = window_limit,
     is_state = function(_, state)
       if #state ~= 22 then
         return false
@@ -107,7 +105,7 @@ local function sliding_counter()
     end,
     undo = function(limit, state, cost, mark_at, mark_frac, taken_at, lease, now, slack)
       local _, written_at = struct_unpack(SLIDING_COUNTER, state)
-      if (written_at > taken_at and written_at or taken_at) - now > slack then
+      if is_other_clock(written_at, taken_at, now, slack) then
         return nil
       end
       local reconciled, ends, previous, current = counters_reconcile(limit, state, now, slack)

@@ -105,7 +105,7 @@ local function sliding_log()
     end,
     undo = function(limit, ring, cost, mark_at, mark_frac, taken_at, lease, now, slack)
       local written_at = ring.at
-      if (written_at > taken_at and written_at or taken_at) - now > slack then
+      if is_other_clock(written_at, taken_at, now, slack) then
         return nil
       end
       local back, first

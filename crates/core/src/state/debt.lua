@@ -153,8 +153,8 @@ end
 -- Takes back one charge that was made at this very pace.
 local function debt_undo(limit, state, cost, mark_at, mark_frac, taken_at, lease, now, slack)
   local us, at, frac, flags, parts, span, reconciled = debt_reconcile(limit, state, now, slack)
-  local _, written = debt_read(limit, state)
-  if (written > taken_at and written or taken_at) - now > slack then
+  local _, written_at = debt_read(limit, state)
+  if is_other_clock(written_at, taken_at, now, slack) then
     return nil
   end
   if not us or parts ~= limit.parts or span ~= limit.span or mark_frac >= parts then
@@ -196,4 +196,18 @@ local function debt_fresh_at(limit, state)
     return us + 1
   end
   return us
+end
+
+-- The algorithm of a limit whose states have this form.
+local function debt_algorithm(form)
+  return {
+    limit = function(parts, span, burst)
+      return debt_limit(parts, span, burst, form)
+    end,
+    is_state = debt_is_state,
+    decide = debt_decide,
+    refund = debt_refund,
+    undo = debt_undo,
+    fresh_at = debt_fresh_at,
+  }
 end

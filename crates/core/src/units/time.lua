@@ -14,3 +14,8 @@ local function reconcile(written_at, now, slack)
   end
   return now, 0
 end
+
+-- Whether the clock was set back since a charge or since the last write of its key: its mark then names another time.
+local function is_other_clock(written_at, taken_at, now, slack)
+  return (written_at > taken_at and written_at or taken_at) - now > slack
+end
