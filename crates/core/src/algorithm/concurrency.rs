@@ -4,7 +4,7 @@
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
 use crate::decision::{Cost, Decision, Retry, Standing};
 use crate::state::leases::{Front, LeaseEdit, LeaseTable, NewLease};
-use crate::units::rate::{LimitError, PERIOD_MAX, PERIOD_MIN};
+use crate::units::rate::{LimitError, checked_units, is_period};
 use crate::units::time::{ClockReading, Micros, Now, Timestamp};
 
 /// A concurrency limit.
@@ -37,16 +37,11 @@ impl Concurrency {
     /// # Errors
     /// Slots outside 1 to [`Concurrency::SLOTS_MAX`], or a lease outside 1 ms to 366 days.
     pub const fn new(slots: u64, lease_ttl: Micros) -> Result<Self, LimitError> {
-        if slots == 0 || slots > Self::SLOTS_MAX {
-            return Err(LimitError::Units {
-                given: slots,
-                max: Self::SLOTS_MAX,
-            });
+        match checked_units(slots, Self::SLOTS_MAX) {
+            Ok(_) if !is_period(lease_ttl) => Err(LimitError::LeaseTtl { given: lease_ttl }),
+            Ok(slots) => Ok(Self { slots, lease_ttl }),
+            Err(error) => Err(error),
         }
-        if lease_ttl.get() < PERIOD_MIN.get() || lease_ttl.get() > PERIOD_MAX.get() {
-            return Err(LimitError::LeaseTtl { given: lease_ttl });
-        }
-        Ok(Self { slots, lease_ttl })
     }
 
     /// The most in flight.

@@ -404,29 +404,19 @@ impl LeaseTable {
             self.free.into(),
             self.slots.len() as u64,
         ];
-        for (number, width) in numbers.into_iter().zip(HEADER_WIDTHS) {
-            packed::push(bytes, number, width);
-        }
+        packed::push_all(bytes, numbers, HEADER_WIDTHS);
         for (slot, bucket) in self.slots.iter().zip(&self.buckets) {
-            let Slot {
-                end_us,
-                id,
-                units,
-                prev,
-                next,
-                chain,
-            } = *slot;
-            let refs = [prev, next, chain, *bucket].map(u64::from);
-            for (number, width) in [end_us, units.into(), id].into_iter().chain(refs).zip(SLOT_WIDTHS) {
-                packed::push(bytes, number, width);
-            }
+            let [units, prev, next, chain, bucket] =
+                [slot.units, slot.prev, slot.next, slot.chain, *bucket].map(u64::from);
+            let numbers = [slot.end_us, units, slot.id, prev, next, chain, bucket];
+            packed::push_all(bytes, numbers, SLOT_WIDTHS);
         }
     }
 
     /// Reads a table. None if no limit wrote these bytes.
     pub(crate) fn read_packed(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes;
-        let [format, at, used, len, head, tail, free, slots] = read_numbers(&mut rest, HEADER_WIDTHS)?;
+        let [format, at, used, len, head, tail, free, slots] = packed::pull_all(&mut rest, HEADER_WIDTHS)?;
         if format != FORMAT || at > Now::MAX.as_micros() {
             return None;
         }
@@ -439,7 +429,7 @@ impl LeaseTable {
             ..Self::new(Timestamp::from_micros(at))
         };
         for _ in 0..slots {
-            let [end_us, units, id, prev, next, chain, bucket] = read_numbers(&mut rest, SLOT_WIDTHS)?;
+            let [end_us, units, id, prev, next, chain, bucket] = packed::pull_all(&mut rest, SLOT_WIDTHS)?;
             let [units, prev, next, chain, bucket] = [units, prev, next, chain, bucket].map(|number| number as u16);
             table.slots.push(Slot {
                 end_us,
@@ -531,14 +521,6 @@ fn bucket_of(id: u64, buckets: usize) -> usize {
     let Some(bits) = buckets.checked_ilog2() else { return 0 };
     let bucket = (id % (2 << bits)) as usize;
     if bucket < buckets { bucket } else { bucket - (1 << bits) }
-}
-
-fn read_numbers<const N: usize>(bytes: &mut &[u8], widths: [usize; N]) -> Option<[u64; N]> {
-    let mut numbers = [0; N];
-    for (number, width) in numbers.iter_mut().zip(widths) {
-        *number = packed::pull(bytes, width)?;
-    }
-    Some(numbers)
 }
 
 /// The first byte of a stored table. Rings, which held leases before, begin with another.

@@ -123,13 +123,29 @@ fn read<S: StateNumbers>(bytes: &[u8], widths: &[usize]) -> Option<S> {
     }
 }
 
+/// Appends numbers, each in as many bytes as its width.
+pub(crate) fn push_all<const N: usize>(bytes: &mut Vec<u8>, numbers: [u64; N], widths: [usize; N]) {
+    for (number, width) in numbers.into_iter().zip(widths) {
+        push(bytes, number, width);
+    }
+}
+
+/// Reads numbers from the front, each in as many bytes as its width. None if there are too few bytes.
+pub(crate) fn pull_all<const N: usize>(bytes: &mut &[u8], widths: [usize; N]) -> Option<[u64; N]> {
+    let mut numbers = [0; N];
+    for (number, width) in numbers.iter_mut().zip(widths) {
+        *number = pull(bytes, width)?;
+    }
+    Some(numbers)
+}
+
 /// Appends the low bytes of a number.
-pub(crate) fn push(bytes: &mut Vec<u8>, number: u64, width: usize) {
+fn push(bytes: &mut Vec<u8>, number: u64, width: usize) {
     bytes.extend(number.to_le_bytes().iter().take(width));
 }
 
 /// Reads a number from the front. None if there are too few bytes.
-pub(crate) fn pull(bytes: &mut &[u8], width: usize) -> Option<u64> {
+fn pull(bytes: &mut &[u8], width: usize) -> Option<u64> {
     let (number, rest) = bytes.split_at_checked(width)?;
     *bytes = rest;
     Some(number.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte)))

@@ -268,48 +268,23 @@ impl Ring {
     /// Appends its bytes in a shared store: a header of numbers, then the slots.
     pub(crate) fn write_packed(&self, bytes: &mut Vec<u8>) {
         let (time_bits, total_bits) = self.shape.numbers();
-        let (capacity, head, len) = (self.capacity as u64, self.head as u64, self.len as u64);
-        let numbers = [
-            time_bits.into(),
-            total_bits.into(),
-            RESERVED,
-            capacity,
-            head,
-            len,
-            self.newest,
-            self.ahead,
-            self.total,
-            self.base,
-            self.at.as_micros(),
-        ];
-        for (number, width) in numbers.into_iter().zip(HEADER_WIDTHS) {
-            packed::push(bytes, number, width);
-        }
+        let shape = [time_bits.into(), total_bits.into(), RESERVED];
+        packed::push_all(bytes, shape, SHAPE_WIDTHS);
+        let slots = [self.capacity, self.head, self.len].map(|number| number as u64);
+        packed::push_all(bytes, slots, SLOTS_WIDTHS);
+        let counts = [self.newest, self.ahead, self.total, self.base, self.at.as_micros()];
+        packed::push_all(bytes, counts, COUNTS_WIDTHS);
         bytes.extend(self.bytes.iter().take(self.capacity * self.shape.stride));
     }
 
     /// Reads a ring. None if no limit wrote these bytes.
     pub(crate) fn read_packed(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes;
-        let mut numbers = [0; HEADER_WIDTHS.len()];
-        for (number, width) in numbers.iter_mut().zip(HEADER_WIDTHS) {
-            *number = packed::pull(&mut rest, width)?;
-        }
-        let [
-            time_bits,
-            total_bits,
-            reserved,
-            capacity,
-            head,
-            len,
-            newest,
-            ahead,
-            total,
-            base,
-            at,
-        ] = numbers;
+        let [time_bits, total_bits, reserved] = packed::pull_all(&mut rest, SHAPE_WIDTHS)?;
+        let slots = packed::pull_all(&mut rest, SLOTS_WIDTHS)?;
+        let [newest, ahead, total, base, at] = packed::pull_all(&mut rest, COUNTS_WIDTHS)?;
         let shape = Shape::from_numbers(u8::try_from(time_bits).ok()?, u8::try_from(total_bits).ok()?)?;
-        let [capacity, head, len] = [capacity, head, len].map(|number| number as usize);
+        let [capacity, head, len] = slots.map(|number| number as usize);
         let is_ring = reserved == RESERVED
             && capacity.checked_mul(shape.stride) == Some(rest.len())
             && len <= capacity
@@ -557,8 +532,10 @@ impl Ring {
 /// A ring's own clock and count are rebased from here on, long before they would leave the range of a double.
 const REBASE_AT: u64 = 1 << 51;
 
-/// Bytes of the numbers in the header of a stored ring.
-const HEADER_WIDTHS: [usize; 11] = [1, 1, 1, 4, 4, 4, 7, 7, 7, 7, 7];
+/// Bytes of the numbers in the header of a stored ring: of its shape, its slots, and its times and counts.
+const SHAPE_WIDTHS: [usize; 3] = [1; 3];
+const SLOTS_WIDTHS: [usize; 3] = [4; 3];
+const COUNTS_WIDTHS: [usize; 5] = [7; 5];
 
 /// The third number of a stored ring, which has no use yet.
 const RESERVED: u64 = 0;

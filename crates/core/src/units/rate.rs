@@ -64,6 +64,19 @@ pub(crate) const PERIOD_MIN: Micros = Micros::from_millis(1);
 pub(crate) const PERIOD_MAX: Micros = Micros::from_secs(366 * 86_400);
 pub(crate) const FILL_TIME_MAX: Micros = Micros::new(1 << 52);
 
+/// The number if it is from one to `max`.
+pub(crate) const fn checked_units(given: u64, max: u64) -> Result<u64, LimitError> {
+    if given == 0 || given > max {
+        return Err(LimitError::Units { given, max });
+    }
+    Ok(given)
+}
+
+/// True if a period or a lease may last that long.
+pub(crate) const fn is_period(span: Micros) -> bool {
+    PERIOD_MIN.get() <= span.get() && span.get() <= PERIOD_MAX.get()
+}
+
 impl Rate {
     /// The most units a period or a burst may have.
     pub const UNITS_MAX: u64 = 1_000_000_000;
@@ -73,16 +86,11 @@ impl Rate {
     /// # Errors
     /// Units outside 1 to 10^9, or a period outside 1 ms to 366 days.
     pub const fn new(units: u64, period: Micros) -> Result<Self, LimitError> {
-        if units == 0 || units > Self::UNITS_MAX {
-            return Err(LimitError::Units {
-                given: units,
-                max: Self::UNITS_MAX,
-            });
+        match checked_units(units, Self::UNITS_MAX) {
+            Ok(_) if !is_period(period) => Err(LimitError::Period { given: period }),
+            Ok(units) => Ok(Self { units, period }),
+            Err(error) => Err(error),
         }
-        if period.get() < PERIOD_MIN.get() || period.get() > PERIOD_MAX.get() {
-            return Err(LimitError::Period { given: period });
-        }
-        Ok(Self { units, period })
     }
 
     /// A rate for counting hits, which may have more units than other rates.
