@@ -38,8 +38,11 @@ pub trait Algorithm {
     /// (concurrency).
     fn start(&self, change: Self::Change, lease: LeaseId) -> Self::State;
 
-    /// Applies a change to the state of a key.
-    fn edit(&self, state: &mut Self::State, change: Self::Change, lease: LeaseId);
+    /// Applies a change to the state of a key. Unless it is an edit, the change is the new state and replaces the old.
+    #[inline]
+    fn edit(&self, state: &mut Self::State, change: Self::Change, lease: LeaseId) {
+        *state = self.start(change, lease);
+    }
 
     /// Applies a change to a key with or without a state.
     #[inline]

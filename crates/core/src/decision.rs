@@ -103,6 +103,35 @@ impl Decision {
         }
     }
 
+    /// The decision about a cost: allowed, or denied for good if the limit can never hold it, else until a wait is over.
+    #[inline(always)]
+    pub(crate) fn new(standing: Standing, allowed: bool, cost: u64, wait: impl FnOnce() -> Micros) -> Self {
+        if allowed {
+            return Self::allow(standing);
+        }
+        let retry = if cost > standing.limit {
+            Retry::Never
+        } else {
+            Retry::After(wait())
+        };
+        Self::Deny { standing, retry }
+    }
+
+    /// The decision once its charge was kept: denied and counted even so, it leaves nothing.
+    #[inline]
+    pub const fn kept(self) -> Self {
+        match self {
+            Self::Deny { standing, retry } => Self::Deny {
+                standing: Standing {
+                    remaining: 0,
+                    ..standing
+                },
+                retry,
+            },
+            Self::Allow { .. } => self,
+        }
+    }
+
     /// The decision of a ban, which is a limit of zero. A peek is allowed even so.
     pub const fn banned(cost: Cost) -> Self {
         let standing = Standing {

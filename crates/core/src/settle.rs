@@ -13,7 +13,7 @@ pub use failure_policy::{
 pub use outcome::{Outcome, Proposal, ProposedCharge};
 
 use crate::algorithm::Step;
-use crate::decision::{Cost, Decision, Standing};
+use crate::decision::{Cost, Decision};
 use crate::limit::Change;
 
 /// Decides all charges of one request at one instant, without keeping anything.
@@ -59,13 +59,7 @@ pub fn propose<K: PartialEq>(charges: &[Charge<K>], decide: impl Fn(&Charge<K>, 
                     delay,
                 }
             }
-            Decision::Deny { standing, retry } if is_kept => Decision::Deny {
-                standing: Standing {
-                    remaining: 0,
-                    ..standing
-                },
-                retry,
-            },
+            decision if is_kept => decision.kept(),
             decision => decision,
         };
         // A key is changed once: by its last kept charge, which holds the sum of those before it, or otherwise by the

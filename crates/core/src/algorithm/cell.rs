@@ -4,13 +4,13 @@
 //! million at a thousand per second): its envelope is `limit + t / interval`. [`Gcra`](super::gcra::Gcra)
 //! is the exact one.
 
-use super::{Algorithm, LeaseId, Mark, Receipt, Step};
+use super::Mark;
 use crate::decision::{Cost, Decision, Retry, Standing};
-use crate::state::debt::{self, Debt, NANOS, NanoFraction};
+use crate::state::debt::{Debt, DebtLimit, DebtMeter, NANOS, NanoFraction};
 use crate::state::meter::{ExactTime, Meter, Pace};
 use crate::units::muldiv::muldiv;
 use crate::units::rate::{LimitError, Rate};
-use crate::units::time::{Micros, Now, Timestamp};
+use crate::units::time::Micros;
 use std::num::NonZeroU64;
 
 /// The limit of `CL.THROTTLE key max_burst count period`.
@@ -135,42 +135,16 @@ impl Cell {
     }
 }
 
-impl Algorithm for Cell {
+impl DebtLimit for Cell {
     const NAME: &'static str = "cell";
-    type State = State;
-    type Change = State;
-
-    #[inline(always)]
-    fn decide(&self, state: Option<&State>, cost: Cost, now: Now) -> Step<State> {
-        Debt::decide(state, (&self.meter, NanoFraction::NEW), cost, now).step
-    }
-
-    fn refund(&self, state: &State, cost: Cost, now: Now) -> Option<State> {
-        debt::refund_time(state, &self.meter, cost, now)
-    }
-
-    fn undo(&self, state: &State, receipt: &Receipt, now: Now) -> Option<State> {
-        state.undo((&self.meter, NanoFraction::NEW), receipt, now)
-    }
+    type Fraction = NanoFraction;
 
     #[inline]
-    fn start(&self, change: State, _: LeaseId) -> State {
-        change
-    }
-
-    #[inline]
-    fn edit(&self, state: &mut State, change: State, _: LeaseId) {
-        *state = change;
-    }
-
-    #[inline(always)]
-    fn take_one(&self, state: &mut State, now: Now) -> Option<(Decision, Mark)> {
-        state.take_one((&self.meter, NanoFraction::NEW), now)
-    }
-
-    #[inline]
-    fn fresh_at(&self, state: &State) -> Timestamp {
-        state.fresh_at()
+    fn meter(&self) -> DebtMeter<'_, NanoFraction> {
+        DebtMeter {
+            meter: &self.meter,
+            fraction: NanoFraction::NEW,
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Fixed window: one counter per window, windows aligned to the epoch.
 
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
-use crate::decision::{Cost, Decision, Retry, Standing};
+use crate::decision::{Cost, Decision, Standing};
 use crate::units::rate::Rate;
 use crate::units::time::{Micros, Now, Timestamp};
 
@@ -91,21 +91,9 @@ impl Algorithm for FixedWindow {
             remaining: limit.saturating_sub(held.used),
             reset_after: self.fresh_at(&held).since(held.at),
         };
-        let decision = if allowed {
-            Decision::allow(standing)
-        } else if cost.get() > limit {
-            Decision::Deny {
-                standing,
-                retry: Retry::Never,
-            }
-        } else {
-            Decision::Deny {
-                standing,
-                retry: Retry::After(self.end(&window).since(window.at)),
-            }
-        };
+        let wait = || self.end(&window).since(window.at);
         Step {
-            decision,
+            decision: Decision::new(standing, allowed, cost.get(), wait),
             next: (after.used > window.used).then_some(after),
             repair,
             fresh_at: self.fresh_at(&held),
@@ -137,11 +125,6 @@ impl Algorithm for FixedWindow {
     #[inline]
     fn start(&self, change: State, _: LeaseId) -> State {
         change
-    }
-
-    #[inline]
-    fn edit(&self, state: &mut State, change: State, _: LeaseId) {
-        *state = change;
     }
 
     #[inline]

@@ -1,11 +1,8 @@
 //! GCRA: one time per key, the theoretical arrival time of the next request; early by more than the burst is denied.
 
-use super::{Algorithm, LeaseId, Mark, Receipt, Step};
-use crate::decision::{Cost, Decision};
-use crate::state::debt::{self, Debt, TimeFraction};
+use crate::state::debt::{Debt, DebtLimit, DebtMeter, TimeFraction};
 use crate::state::meter::Meter;
 use crate::units::rate::{LimitError, Rate};
-use crate::units::time::{Now, Timestamp};
 
 /// The generic cell rate algorithm.
 ///
@@ -53,47 +50,18 @@ impl Gcra {
     pub(crate) const fn numbers(&self) -> [u64; 4] {
         self.meter.numbers()
     }
-
-    fn meter(&self) -> (&Meter, TimeFraction) {
-        (&self.meter, self.fraction)
-    }
 }
 
-impl Algorithm for Gcra {
+impl DebtLimit for Gcra {
     const NAME: &'static str = "gcra";
-    type State = State;
-    type Change = State;
-
-    #[inline(always)]
-    fn decide(&self, state: Option<&State>, cost: Cost, now: Now) -> Step<State> {
-        Debt::decide(state, self.meter(), cost, now).step
-    }
-
-    fn refund(&self, state: &State, cost: Cost, now: Now) -> Option<State> {
-        debt::refund_time(state, &self.meter, cost, now)
-    }
-
-    fn undo(&self, state: &State, receipt: &Receipt, now: Now) -> Option<State> {
-        state.undo(self.meter(), receipt, now)
-    }
+    type Fraction = TimeFraction;
 
     #[inline]
-    fn start(&self, change: State, _: LeaseId) -> State {
-        change
-    }
-
-    #[inline]
-    fn edit(&self, state: &mut State, change: State, _: LeaseId) {
-        *state = change;
-    }
-
-    #[inline(always)]
-    fn take_one(&self, state: &mut State, now: Now) -> Option<(Decision, Mark)> {
-        state.take_one(self.meter(), now)
-    }
-
-    #[inline]
-    fn fresh_at(&self, state: &State) -> Timestamp {
-        state.fresh_at()
+    fn meter(&self) -> DebtMeter<'_, TimeFraction> {
+        let Self { meter, fraction, .. } = self;
+        DebtMeter {
+            meter,
+            fraction: *fraction,
+        }
     }
 }

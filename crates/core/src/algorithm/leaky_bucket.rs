@@ -3,12 +3,9 @@
 //! As a meter it polices: what fits passes at once. As a queue it shapes: what fits gets a delay, so that the output has a
 //! constant rate.
 
-use super::{Algorithm, LeaseId, Mark, Receipt, Step};
-use crate::decision::{Cost, Decision};
-use crate::state::debt::{Debt, DebtStep, UnitFraction};
-use crate::state::meter::{ExactTime, Meter};
+use crate::state::debt::{Debt, DebtLimit, DebtMeter, UnitFraction};
+use crate::state::meter::Meter;
 use crate::units::rate::{LimitError, Rate};
-use crate::units::time::{Now, Timestamp};
 
 /// A leaky bucket.
 ///
@@ -82,69 +79,23 @@ impl LeakyBucket {
         let [parts, span, depth, _] = self.meter.numbers();
         [parts, span, depth, self.is_shaping() as u64]
     }
-
-    fn meter(&self) -> (&Meter, UnitFraction) {
-        (&self.meter, self.fraction)
-    }
 }
 
-impl Algorithm for LeakyBucket {
+impl DebtLimit for LeakyBucket {
     const NAME: &'static str = "leaky_bucket";
-    type State = State;
-    type Change = State;
+    type Fraction = UnitFraction;
 
-    #[inline(always)]
-    fn decide(&self, state: Option<&State>, cost: Cost, now: Now) -> Step<State> {
-        let DebtStep { mut step, wait } = Debt::decide(state, self.meter(), cost, now);
-        // A peek takes no place in the queue and gets no delay.
-        if self.is_shaping()
-            && cost > Cost::ZERO
-            && let Decision::Allow { delay, .. } = &mut step.decision
-        {
-            *delay = wait;
-        }
-        step
-    }
-
-    fn refund(&self, state: &State, cost: Cost, now: Now) -> Option<State> {
-        if self.is_shaping() {
-            None
-        } else {
-            state.refund(cost, now)
-        }
-    }
-
-    fn undo(&self, state: &State, receipt: &Receipt, now: Now) -> Option<State> {
-        if self.is_shaping() {
-            None
-        } else {
-            state.undo(self.meter(), receipt, now)
+    #[inline]
+    fn meter(&self) -> DebtMeter<'_, UnitFraction> {
+        let Self { meter, fraction, .. } = self;
+        DebtMeter {
+            meter,
+            fraction: *fraction,
         }
     }
 
     #[inline]
-    fn start(&self, change: State, _: LeaseId) -> State {
-        change
-    }
-
-    #[inline]
-    fn edit(&self, state: &mut State, change: State, _: LeaseId) {
-        *state = change;
-    }
-
-    #[inline]
-    fn take_one(&self, state: &mut State, now: Now) -> Option<(Decision, Mark)> {
-        let (mut decision, mark) = state.take_one(self.meter(), now)?;
-        if self.is_shaping()
-            && let Decision::Allow { delay, .. } = &mut decision
-        {
-            *delay = ExactTime::from_mark(&mark).ceil().since(mark.taken_at);
-        }
-        Some((decision, mark))
-    }
-
-    #[inline]
-    fn fresh_at(&self, state: &State) -> Timestamp {
-        state.fresh_at()
+    fn is_queue(&self) -> bool {
+        self.is_shaping()
     }
 }

@@ -2,7 +2,7 @@
 
 use super::fixed_window::window_end;
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
-use crate::decision::{Cost, Decision, Retry, Standing};
+use crate::decision::{Cost, Decision, Standing};
 use crate::units::muldiv::muldiv;
 use crate::units::rate::Rate;
 use crate::units::time::{Micros, Now, Timestamp};
@@ -198,21 +198,9 @@ impl Algorithm for SlidingCounter {
             remaining: if allowed { free - cost } else { free },
             reset_after: fresh_at.since(windows.now),
         };
-        let decision = if allowed {
-            Decision::allow(standing)
-        } else if cost > limit {
-            Decision::Deny {
-                standing,
-                retry: Retry::Never,
-            }
-        } else {
-            Decision::Deny {
-                standing,
-                retry: Retry::After(self.allowed_at(&windows, cost).since(windows.now)),
-            }
-        };
+        let wait = || self.allowed_at(&windows, cost).since(windows.now);
         Step {
-            decision,
+            decision: Decision::new(standing, allowed, cost, wait),
             next: (after.current > windows.current).then(|| after.state()),
             repair,
             fresh_at,
@@ -248,11 +236,6 @@ impl Algorithm for SlidingCounter {
     #[inline]
     fn start(&self, change: State, _: LeaseId) -> State {
         change
-    }
-
-    #[inline]
-    fn edit(&self, state: &mut State, change: State, _: LeaseId) {
-        *state = change;
     }
 
     #[inline]

@@ -1,7 +1,7 @@
 //! Sliding log: records every admitted request, so the rolling window is exact.
 
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
-use crate::decision::{Cost, Decision, Retry, Standing};
+use crate::decision::{Cost, Decision, Standing};
 use crate::state::ring::{Add, Cut, Edit, LiveRuns, Ring, RingView, Run, Shape};
 use crate::units::rate::{LimitError, Rate};
 use crate::units::time::{ClockReading, Micros, Now, Timestamp};
@@ -173,22 +173,10 @@ impl Algorithm for SlidingLog {
             remaining: passable,
             reset_after: reset_at.since(now),
         };
-        let decision = if cost == 0 {
-            Decision::allow(standing)
-        } else if cost > limit {
-            Decision::Deny {
-                standing,
-                retry: Retry::Never,
-            }
-        } else {
-            Decision::Deny {
-                standing,
-                retry: Retry::After(self.allowed_at(&log, cost).since(now)),
-            }
-        };
+        let wait = || self.allowed_at(&log, cost).since(now);
         let fresh_at = last.map_or(now, |last| last + period);
         Step {
-            decision,
+            decision: Decision::new(standing, cost == 0, cost, wait),
             next,
             repair: log.repair,
             fresh_at,

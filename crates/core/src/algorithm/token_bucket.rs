@@ -1,11 +1,8 @@
 //! Token bucket: holds `burst` tokens, refills continuously at its rate, takes a cost if it has as many.
 
-use super::{Algorithm, LeaseId, Mark, Receipt, Step};
-use crate::decision::{Cost, Decision};
-use crate::state::debt::{Debt, UnitFraction};
+use crate::state::debt::{Debt, DebtLimit, DebtMeter, UnitFraction};
 use crate::state::meter::Meter;
 use crate::units::rate::{LimitError, Rate};
-use crate::units::time::{Now, Timestamp};
 
 /// A token bucket.
 ///
@@ -69,47 +66,18 @@ impl TokenBucket {
     pub(crate) const fn numbers(&self) -> [u64; 4] {
         self.meter.numbers()
     }
-
-    fn meter(&self) -> (&Meter, UnitFraction) {
-        (&self.meter, self.fraction)
-    }
 }
 
-impl Algorithm for TokenBucket {
+impl DebtLimit for TokenBucket {
     const NAME: &'static str = "token_bucket";
-    type State = State;
-    type Change = State;
-
-    #[inline(always)]
-    fn decide(&self, state: Option<&State>, cost: Cost, now: Now) -> Step<State> {
-        Debt::decide(state, self.meter(), cost, now).step
-    }
-
-    fn refund(&self, state: &State, cost: Cost, now: Now) -> Option<State> {
-        state.refund(cost, now)
-    }
-
-    fn undo(&self, state: &State, receipt: &Receipt, now: Now) -> Option<State> {
-        state.undo(self.meter(), receipt, now)
-    }
+    type Fraction = UnitFraction;
 
     #[inline]
-    fn start(&self, change: State, _: LeaseId) -> State {
-        change
-    }
-
-    #[inline]
-    fn edit(&self, state: &mut State, change: State, _: LeaseId) {
-        *state = change;
-    }
-
-    #[inline(always)]
-    fn take_one(&self, state: &mut State, now: Now) -> Option<(Decision, Mark)> {
-        state.take_one(self.meter(), now)
-    }
-
-    #[inline]
-    fn fresh_at(&self, state: &State) -> Timestamp {
-        state.fresh_at()
+    fn meter(&self) -> DebtMeter<'_, UnitFraction> {
+        let Self { meter, fraction, .. } = self;
+        DebtMeter {
+            meter,
+            fraction: *fraction,
+        }
     }
 }

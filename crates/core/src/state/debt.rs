@@ -1,14 +1,17 @@
 //! The state that token bucket, GCRA, leaky bucket and `Cell` keep: until when the limit is busy with past charges.
 
+mod limit;
 mod packed;
 
 use crate::algorithm::{Mark, Receipt, Step};
 use crate::decision::{Cost, Decision};
 use crate::state::meter::{ExactTime, Meter, MeterResult, Pace};
+use crate::units::muldiv::muldiv;
 use crate::units::rate::PERIOD_MAX;
 use crate::units::time::{ClockReading, Micros, Now, Timestamp};
 use std::num::{NonZeroU32, NonZeroU64};
 
+pub(crate) use self::limit::{DebtLimit, DebtMeter};
 pub use self::packed::PackedDebt;
 
 /// Outstanding work: the time it ends, exact to a fraction of a microsecond, and the time of the last write.
@@ -34,6 +37,15 @@ pub(crate) trait Fraction: Copy {
 
     /// The end of a debt written at another pace for a limit with `meter`, and the time at which it expires at the latest.
     fn read(debt: &Debt<Self>, meter: &Meter) -> (ExactTime, Timestamp);
+
+    /// The time that a refund under a limit with `meter` takes from a debt with this fraction.
+    ///
+    /// Where debt is time, it comes back at the pace of the limit. For another denominator its fraction is rounded down.
+    fn refund_time(self, meter: &Meter, cost: Cost) -> ExactTime {
+        let ExactTime { us, frac } = meter.pace.span_of(cost.get());
+        let (frac, _) = muldiv(frac, self.parts().get(), meter.pace.parts);
+        ExactTime { us, frac }
+    }
 }
 
 /// A fraction with its whole pace, so that units stay units when the rate changes.
@@ -136,10 +148,15 @@ impl<G: Fraction> Debt<G> {
         }
     }
 
-    /// Decides `cost` for a limit, and returns how long the charge waits for the work before it. Always inlined: a step
-    /// is large, and moving it between functions costs more than deciding.
+    /// Decides `cost` for a limit. Always inlined: a step is large, and moving it between functions costs more than
+    /// deciding.
     #[inline(always)]
-    pub(crate) fn decide(debt: Option<&Self>, (meter, fraction): (&Meter, G), cost: Cost, now: Now) -> DebtStep<G> {
+    pub(crate) fn decide(
+        debt: Option<&Self>,
+        DebtMeter { meter, fraction }: DebtMeter<'_, G>,
+        cost: Cost,
+        now: Now,
+    ) -> Step<Self> {
         // Kept even when the work is done: a charge from before may still be undone.
         let flags = debt.map_or(0, |debt| {
             debt.flags()
@@ -156,23 +173,23 @@ impl<G: Fraction> Debt<G> {
             Some(debt) => G::read(debt, meter),
         };
         let MeterResult { decision, after, start } = meter.evaluate(until, forgotten, cost, now);
-        let step = Step {
+        Step {
             decision,
             next: after.map(|until| Self::new(until, now, fraction, flags)),
             repair,
             fresh_at: now + decision.standing().reset_after,
             mark: start.mark(now),
-        };
-        DebtStep {
-            step,
-            wait: start.ceil().since(now),
         }
     }
 
     /// Takes one unit in place, with the decision of [`Debt::decide`] for that cost. None if the debt was written at
     /// another pace or before the clock was set back.
     #[inline(always)]
-    pub(crate) fn take_one(&mut self, (meter, fraction): (&Meter, G), now: Now) -> Option<(Decision, Mark)> {
+    pub(crate) fn take_one(
+        &mut self,
+        DebtMeter { meter, fraction }: DebtMeter<'_, G>,
+        now: Now,
+    ) -> Option<(Decision, Mark)> {
         let ClockReading { now, back } = now.reconcile(Some(self.at));
         if back > Micros::ZERO || !self.fraction.same_pace(fraction) {
             return None;
@@ -186,11 +203,22 @@ impl<G: Fraction> Debt<G> {
         Some((decision, start.mark(now)))
     }
 
+    /// Returns units.
+    pub(crate) fn refund(&self, meter: &Meter, cost: Cost, now: Now) -> Option<Self> {
+        let CurrentDebt { debt, now, .. } = Self::reconcile(Some(self), now);
+        debt.map(|debt| debt.less(debt.fraction.refund_time(meter, cost), now))
+    }
+
     /// Reverses one charge that was made at this very pace.
     ///
     /// The position of the last charge is known. If units were refunded since, an earlier charge may have moved up, so it
     /// counts as worked off from the time it was taken. If the pace changed, its work is unknown and nothing is reversed.
-    pub(crate) fn undo(&self, (meter, fraction): (&Meter, G), receipt: &Receipt, now: Now) -> Option<Self> {
+    pub(crate) fn undo(
+        &self,
+        DebtMeter { meter, fraction }: DebtMeter<'_, G>,
+        receipt: &Receipt,
+        now: Now,
+    ) -> Option<Self> {
         receipt.same_clock(self.at, now)?;
         let CurrentDebt { debt, now, .. } = Self::reconcile(Some(self), now);
         let debt = debt.filter(|debt| debt.fraction.same_pace(fraction))?;
@@ -222,10 +250,24 @@ pub(crate) struct CurrentDebt<G> {
     pub(crate) repair: Option<Debt<G>>,
 }
 
-/// A step, and how long the charge waits for the work before it.
-pub(crate) struct DebtStep<G> {
-    pub(crate) step: Step<Debt<G>>,
-    pub(crate) wait: Micros,
+/// The denominator and the fraction of a debt that stores both.
+macro_rules! stored_parts {
+    () => {
+        #[inline]
+        fn parts(self) -> NonZeroU64 {
+            self.parts.into()
+        }
+
+        #[inline]
+        fn rest(self) -> u32 {
+            self.rest
+        }
+
+        #[inline]
+        fn with_rest(self, rest: u32) -> Self {
+            Self { rest, ..self }
+        }
+    };
 }
 
 impl UnitFraction {
@@ -257,20 +299,7 @@ impl UnitFraction {
 }
 
 impl Fraction for UnitFraction {
-    #[inline]
-    fn parts(self) -> NonZeroU64 {
-        self.parts.into()
-    }
-
-    #[inline]
-    fn rest(self) -> u32 {
-        self.rest
-    }
-
-    #[inline]
-    fn with_rest(self, rest: u32) -> Self {
-        Self { rest, ..self }
-    }
+    stored_parts!();
 
     #[inline]
     fn same_pace(self, limit: Self) -> bool {
@@ -286,13 +315,10 @@ impl Fraction for UnitFraction {
         let us = us.saturating_add(debt.at.as_micros()).min(Timestamp::MAX.as_micros());
         (ExactTime { us, frac }, debt.fresh_at())
     }
-}
 
-impl Debt<UnitFraction> {
-    /// Returns units at the pace they were taken at.
-    pub(crate) fn refund(&self, cost: Cost, now: Now) -> Option<Self> {
-        let CurrentDebt { debt, now, .. } = Self::reconcile(Some(self), now);
-        debt.map(|debt| debt.less(debt.fraction.pace().span_of(cost.get()), now))
+    /// Units come back at the pace they were taken at.
+    fn refund_time(self, _: &Meter, cost: Cost) -> ExactTime {
+        self.pace().span_of(cost.get())
     }
 }
 
@@ -307,20 +333,7 @@ impl TimeFraction {
 }
 
 impl Fraction for TimeFraction {
-    #[inline]
-    fn parts(self) -> NonZeroU64 {
-        self.parts.into()
-    }
-
-    #[inline]
-    fn rest(self) -> u32 {
-        self.rest
-    }
-
-    #[inline]
-    fn with_rest(self, rest: u32) -> Self {
-        Self { rest, ..self }
-    }
+    stored_parts!();
 
     #[inline]
     fn same_pace(self, limit: Self) -> bool {
@@ -364,15 +377,6 @@ impl Fraction for NanoFraction {
     }
 }
 
-/// Returns time at the pace of the limit, where debt is time. For another denominator the fraction is rounded down.
-pub(crate) fn refund_time<G: Fraction>(debt: &Debt<G>, meter: &Meter, cost: Cost, now: Now) -> Option<Debt<G>> {
-    let CurrentDebt { debt, now, .. } = Debt::reconcile(Some(debt), now);
-    let debt = debt?;
-    let ExactTime { us, frac } = meter.pace.span_of(cost.get());
-    let (frac, _) = crate::muldiv(frac, debt.fraction.parts().get(), meter.pace.parts);
-    Some(debt.less(ExactTime { us, frac }, now))
-}
-
 fn narrow(parts: NonZeroU64) -> NonZeroU32 {
     NonZeroU32::try_from(parts).expect("a rate has at most 10^9 units")
 }
@@ -395,25 +399,25 @@ mod tests {
             let rate = crate::Rate::new(units, Micros::from_secs(1)).expect("in range");
             Meter::new(rate, 10).expect("in range")
         };
+        fn at_pace(meter: &Meter) -> DebtMeter<'_, UnitFraction> {
+            let fraction = UnitFraction::new(meter.pace);
+            DebtMeter { meter, fraction }
+        }
         let (sevenths, thirds) = (meter(7), meter(3));
         let now = Now::new(Timestamp::from_micros(1_700_000_000_000_000));
-        let decide =
-            |debt, meter: &Meter, now| Debt::decide(debt, (meter, UnitFraction::new(meter.pace)), Cost::ONE, now);
-        let first = decide(None, &sevenths, now).step.next.expect("allowed");
-        let second = decide(Some(&first), &sevenths, now).step;
+        let decide = |debt, meter: &Meter, now| Debt::decide(debt, at_pace(meter), Cost::ONE, now);
+        let first = decide(None, &sevenths, now).next.expect("allowed");
+        let second = decide(Some(&first), &sevenths, now);
         // Its key has expired since, and a new one was created under the other limit.
         let later = Now::new(now.at() + Micros::from_secs(5));
-        let other = decide(None, &thirds, later).step.next.expect("allowed");
+        let other = decide(None, &thirds, later).next.expect("allowed");
         for frac in [second.mark.frac, 3, 6, u64::MAX] {
             let receipt = Receipt {
                 cost: Cost::ONE,
                 mark: Mark { frac, ..second.mark },
                 lease: LeaseId::default(),
             };
-            assert_eq!(
-                other.undo((&thirds, UnitFraction::new(thirds.pace)), &receipt, later),
-                None
-            );
+            assert_eq!(other.undo(at_pace(&thirds), &receipt, later), None);
         }
     }
 }

@@ -27,7 +27,7 @@ use crate::fingerprint::{Fingerprint, HashSecret, MemoryKeyTemplate};
 use crate::sync::Guard;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_core::{
-    Algorithm, Charge, Cost, Counter, Decision, LeaseId, Limit, Mark, Micros, Now, Policy, Receipt, Standing, Timestamp,
+    Algorithm, Charge, Cost, Counter, Decision, LeaseId, Limit, Mark, Micros, Now, Policy, Receipt, Timestamp,
 };
 
 pub use self::options::{MemoryOptions, MemoryUsage};
@@ -247,17 +247,7 @@ impl Memory {
         } else if let Some(change) = step.repair {
             self.keep(kind, table, key_lookup, change, options.lease);
         }
-        let decision = match step.decision {
-            // Counted although denied: nothing remains.
-            Decision::Deny { standing, retry } if is_kept => Decision::Deny {
-                standing: Standing {
-                    remaining: 0,
-                    ..standing
-                },
-                retry,
-            },
-            decision => decision,
-        };
+        let decision = if is_kept { step.decision.kept() } else { step.decision };
         T::from_parts(decision, options.receipt(step.mark), Source::Memory, now)
     }
 
