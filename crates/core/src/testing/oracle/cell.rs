@@ -77,12 +77,7 @@ impl Oracle for CellOracle {
         let duration = t * i128::from(cost);
         let tat = (before + duration).min(before.max(now_ns + tau));
         self.held = Some(Work::charged(self.held, tat, (id, before), now));
-        MeterCharge {
-            starts_at: before,
-            duration,
-            taken_at: now,
-            id,
-        }
+        MeterCharge::new(id, before, duration, now)
     }
 
     fn refund(&mut self, cost: u64, now: u64) -> bool {

@@ -54,7 +54,7 @@ impl BucketOracle {
         u128::from(self.numbers.burst) * self.period()
     }
 
-    /// What can be refunded or undone at `now`: nothing of a queue.
+    /// The level if it can be refunded or undone at `now`, which that of a queue cannot.
     fn undoable(&self, now: u64) -> Option<Level> {
         self.held.filter(|held| held.fresh_at() > now && !self.numbers.shaping)
     }
@@ -127,12 +127,7 @@ impl Oracle for BucketOracle {
             period: self.period(),
         });
         let starts_at = u128::from(now) * self.units() + level;
-        MeterCharge {
-            starts_at,
-            duration,
-            taken_at: now,
-            id,
-        }
+        MeterCharge::new(id, starts_at, duration, now)
     }
 
     /// Units come back at the pace they were taken at, as if they had never been taken: the time of the write stays.
@@ -251,12 +246,7 @@ impl Oracle for GcraOracle {
         let mut work = Work::charged(self.held.map(|held| held.work), time, (id, starts_at), now);
         work.has_mixed_paces |= self.held.is_some_and(|held| held.over != over);
         self.held = Some(Arrival { work, over });
-        MeterCharge {
-            starts_at,
-            duration,
-            taken_at: now,
-            id,
-        }
+        MeterCharge::new(id, starts_at, duration, now)
     }
 
     /// Time comes back, whole parts of it only; the time of the write stays.

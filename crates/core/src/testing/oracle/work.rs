@@ -21,16 +21,27 @@ pub(super) struct Work<T> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MeterCharge<T> {
     /// The start of its work.
-    pub(super) starts_at: T,
+    starts_at: T,
     /// The duration of its work.
-    pub(super) duration: T,
+    duration: T,
     /// The time of the charge.
     pub(super) taken_at: u64,
-    pub(super) id: LeaseId,
+    id: LeaseId,
+}
+
+impl<T> MeterCharge<T> {
+    pub(super) fn new(id: LeaseId, starts_at: T, duration: T, taken_at: u64) -> Self {
+        Self {
+            starts_at,
+            duration,
+            taken_at,
+            id,
+        }
+    }
 }
 
 impl<T> Work<T> {
-    /// The work after a charge at `now`, `before` which the state was this one.
+    /// The work after a charge at `now`, where `before` was stored.
     pub(super) fn charged(before: Option<Self>, end: T, last: (LeaseId, T), now: u64) -> Self {
         Self {
             end,
