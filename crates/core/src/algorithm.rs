@@ -109,6 +109,15 @@ pub struct Receipt {
 }
 
 impl Receipt {
+    /// The receipt of a charge without a position: nothing can be undone by it, but a lease can be released.
+    pub fn without_mark(cost: Cost, lease: LeaseId) -> Self {
+        Self {
+            cost,
+            mark: Mark::default(),
+            lease,
+        }
+    }
+
     /// None if the clock was set back since the charge or since the last write of its key: the mark then names another
     /// time, and perhaps another charge.
     pub(crate) fn same_clock(&self, written_at: Timestamp, now: Now) -> Option<()> {

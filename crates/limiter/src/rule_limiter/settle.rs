@@ -4,7 +4,7 @@ use super::{RuleLimiter, takes_lease};
 use crate::store::{CounterStore, Hit, HitOp, Settlement, StoreError};
 use futures_util::future::join;
 use tollgate_core::rules::{Plan, PlannedCharge, Undecided, record};
-use tollgate_core::{Charge, LeaseId, Mark, Outcome, Receipt, Timestamp};
+use tollgate_core::{Charge, LeaseId, Outcome, Receipt, Timestamp};
 
 /// The charges of one request: those of one plan, or of several items.
 pub(super) trait RequestCharges<K> {
@@ -198,11 +198,7 @@ impl<S: CounterStore> RuleLimiter<S> {
             false => planned.charge,
         };
         let (decision, source) = self.store.refund(&charge).await?;
-        let receipt = Receipt {
-            cost: charge.cost,
-            mark: Mark::default(),
-            lease: LeaseId::default(),
-        };
+        let receipt = Receipt::without_mark(charge.cost, LeaseId::default());
         Ok(Outcome {
             decision,
             receipt,

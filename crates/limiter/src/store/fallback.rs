@@ -29,7 +29,7 @@ use super::{
 use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use tollgate_core::{Charge, Counter, Decision, FailureAction, LeaseId, Limit, Mark, Micros, Receipt};
+use tollgate_core::{Charge, Counter, Decision, FailureAction, LeaseId, Limit, Micros, Receipt};
 
 pub use self::options::{FallbackMetrics, FallbackOptions};
 
@@ -367,11 +367,7 @@ impl<S: CounterStore> Fallback<S> {
                 let refunded = self.local.refund(charge, &action).await;
                 *outcome = refunded.map(|(decision, source)| Outcome {
                     decision,
-                    receipt: Receipt {
-                        cost: charge.cost,
-                        mark: Mark::default(),
-                        lease: LeaseId::default(),
-                    },
+                    receipt: Receipt::without_mark(charge.cost, LeaseId::default()),
                     source,
                 });
             }

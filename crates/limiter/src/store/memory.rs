@@ -269,11 +269,7 @@ impl Memory {
             let Outcome { decision, receipt, .. } = self.settle_at(kind, &mut table, (key, lookup), options, now);
             return T::from_parts(decision, receipt, Source::Overflow, now);
         }
-        let receipt = Receipt {
-            cost: Cost::ZERO,
-            mark: Mark::default(),
-            lease: options.lease,
-        };
+        let receipt = Receipt::without_mark(Cost::ZERO, options.lease);
         T::from_parts(denial(limit, now), receipt, Source::Overflow, now)
     }
 

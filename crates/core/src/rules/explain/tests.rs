@@ -1,4 +1,4 @@
-use crate::algorithm::{LeaseId, Mark, Receipt};
+use crate::algorithm::{LeaseId, Receipt};
 use crate::decision::{Cost, Decision, Retry, Standing};
 use crate::rules::{Attempt, attributes, sample};
 use crate::settle::Outcome;
@@ -31,11 +31,7 @@ fn explain(pairs: &[(&str, &[u8])], decision: Decision) -> String {
     let mut plan = rules.plan(&attempt, |_, _| ());
     plan.record(std::iter::repeat(Ok(Outcome {
         decision,
-        receipt: Receipt {
-            cost: Cost::ONE,
-            mark: Mark::default(),
-            lease: LeaseId::default(),
-        },
+        receipt: Receipt::without_mark(Cost::ONE, LeaseId::default()),
         source: Source::Memory,
     })));
     let verdict = plan.verdict(Source::Memory);

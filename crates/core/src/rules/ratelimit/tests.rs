@@ -488,7 +488,7 @@ fn rules_of_several_domains_name_theirs() {
 fn a_share_of_what_is_counted_is_held_against_a_share_of_the_limit() {
     use crate::rules::{Attempt, ParserOptions, RulesParser};
     use crate::settle::Outcome;
-    use crate::{Cost, Decision, LeaseId, Limit, Mark, Micros, Receipt, Source, Standing};
+    use crate::{Cost, Decision, LeaseId, Limit, Micros, Receipt, Source, Standing};
     use std::num::NonZeroU64;
 
     let mut reader = RulesParser::new(ParserOptions::default());
@@ -512,11 +512,7 @@ fn a_share_of_what_is_counted_is_held_against_a_share_of_the_limit() {
         let mut plan = plan();
         plan.record([Ok(Outcome {
             decision: Decision::allow(standing),
-            receipt: Receipt {
-                cost: Cost::ONE,
-                mark: Mark::default(),
-                lease: LeaseId::default(),
-            },
+            receipt: Receipt::without_mark(Cost::ONE, LeaseId::default()),
             source: Source::Memory,
         })]);
         plan.verdict(Source::Memory).allowed

@@ -1,5 +1,5 @@
 use super::*;
-use crate::algorithm::{LeaseId, Mark, Receipt};
+use crate::algorithm::{LeaseId, Receipt};
 use crate::decision::{Cost, Standing};
 use crate::rules::{Attempt, RuleSet, sample};
 use crate::settle::Outcome;
@@ -56,11 +56,7 @@ fn held(remaining: u64, delay_us: u64) -> ChargeResult {
 }
 
 fn decided(decision: Decision, source: Source) -> ChargeResult {
-    let receipt = Receipt {
-        cost: Cost::ONE,
-        mark: Mark::default(),
-        lease: LeaseId::default(),
-    };
+    let receipt = Receipt::without_mark(Cost::ONE, LeaseId::default());
     Ok(Outcome {
         decision,
         receipt,

@@ -6,7 +6,7 @@ use super::table::Lookup;
 use super::table_kind::{self, TableKind, with_kind};
 use crate::fingerprint::Fingerprint;
 use crate::store::{Outcome, Settlement, Source};
-use tollgate_core::{Charge, Cost, LeaseId, Mark, Policy, Receipt, propose};
+use tollgate_core::{Charge, Cost, LeaseId, Policy, Receipt, propose};
 
 /// The effect of a settlement on its charges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,11 +113,7 @@ impl Memory {
         {
             let denied = Outcome {
                 decision: denial(&charge.limit, now),
-                receipt: Receipt {
-                    cost: Cost::ZERO,
-                    mark: Mark::default(),
-                    lease,
-                },
+                receipt: Receipt::without_mark(Cost::ZERO, lease),
                 source: Source::Memory,
             };
             settlement.outcomes.insert(index, Ok(denied));
