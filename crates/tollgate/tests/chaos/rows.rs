@@ -9,6 +9,7 @@ mod process;
 mod refusals;
 mod scripts;
 mod sentinel;
+mod trial;
 
 use crate::measurements::Measurements;
 use crate::plan::Plan;

@@ -1,7 +1,7 @@
 //! Clocks that are set: the server's, and the nodes'.
 
-use super::process::{settle, start_loaded};
-use crate::audit::{audit, is_too_long, ttls_ms};
+use super::trial::Trial;
+use crate::audit::{is_too_long, ttls_ms};
 use crate::harness::{CAPACITY, RATE, Setup, stored_key};
 use crate::measurements::Measurements;
 use crate::plan::Plan;
@@ -14,9 +14,9 @@ pub(super) fn server(plan: &Plan) -> Measurements {
     let mut measurements = Measurements::default();
     let skew = Skew::none();
     let server = Server::start_skewed(ServerKind::Redis70, &skew);
-    let (mut harness, baseline) = start_loaded(plan, Setup::two_nodes(&server.url()));
+    let mut trial = Trial::start(plan, Setup::two_nodes(&server.url()));
     skew.set(60_000_000);
-    let result = settle(plan, &mut measurements, &mut harness, &baseline, &server);
+    let result = trial.settle_into(&mut measurements, (&[server.port()], 0.0));
     measurements.none("a minute forward: requests that failed", result.failed());
     measurements.at_least(
         "a minute forward: over-admission, to show that it was set",
@@ -31,27 +31,20 @@ pub(super) fn server(plan: &Plan) -> Measurements {
 
     let skew = Skew::none();
     let server = Server::start_skewed(ServerKind::Redis70, &skew);
-    let (mut harness, baseline) = start_loaded(plan, Setup::two_nodes(&server.url()));
-    let from_us = harness.now_us();
+    let mut trial = Trial::start(plan, Setup::two_nodes(&server.url()));
+    let from_us = trial.now_us();
     skew.set(-3_600_000_000);
     // What was written before lives an hour longer now, unless it is written again, as that of the hot key is.
     let mut before: HashSet<String> = ttls_ms(server.port()).into_iter().map(|(key, _)| key).collect();
-    before.remove(&stored_key(&harness.nodes[0], "h0"));
-    harness.pause(Duration::from_secs(4));
-    let result = harness.end_load();
+    before.remove(&stored_key(&trial.nodes[0], "h0"));
+    let result = trial.end_load_after(Duration::from_secs(4));
     let since = ttls_ms(server.port())
         .into_iter()
         .filter(|(key, _)| !before.contains(key));
     let since: Vec<i64> = since.map(|(_, life_ms)| life_ms).collect();
     let too_long = since.iter().filter(|life_ms| is_too_long(**life_ms)).count();
     let servers = [server.port()];
-    audit(
-        &mut measurements,
-        &mut harness,
-        &result,
-        &baseline,
-        (&servers, before.len() as f64),
-    );
+    trial.audit(&mut measurements, &result, (&servers, before.len() as f64));
     measurements.at_least("an hour back: keys written since", since.len() as f64, 10.0);
     measurements.none(
         "an hour back: keys written since that live too long (I2)",
@@ -91,20 +84,13 @@ pub(super) fn nodes(plan: &Plan) -> Measurements {
     });
     let mut setup = Setup::two_nodes(&server.url());
     setup.environments = skews.iter().map(|skew| skew.environment().to_vec()).collect();
-    let (mut harness, baseline) = start_loaded(plan, setup);
+    let mut trial = Trial::start(plan, setup);
     skews[0].set(-60_000_000);
-    harness.pause(plan.seconds(1.0, 3.0));
+    trial.pause(plan.seconds(1.0, 3.0));
     skews[0].set(60_000_000);
-    harness.pause(plan.seconds(2.0, 4.0));
-    let result = harness.end_load();
+    let result = trial.end_load_after(plan.seconds(2.0, 4.0));
     let mut measurements = Measurements::default();
-    audit(
-        &mut measurements,
-        &mut harness,
-        &result,
-        &baseline,
-        (&[server.port()], 0.0),
-    );
+    trial.audit(&mut measurements, &result, (&[server.port()], 0.0));
     measurements.none("requests that failed", result.failed());
     measurements.at_most("over-admission (M4)", result.excess(), result.allowance(0, RATE, 2));
     let longest = result

@@ -1,9 +1,10 @@
 //! Three primaries with the slots between them, each with a replica.
 
-use super::process::start_loaded;
-use crate::audit::{Except, audit, audit_except};
+use super::process::debited;
+use super::trial::Trial;
+use crate::audit::Except;
 use crate::envelope::over_admission;
-use crate::harness::{Harness, LoadResult, Outage, Setup, share, stored_key, traffic};
+use crate::harness::{LoadResult, Outage, Setup, share, stored_key, traffic};
 use crate::load::{Sample, Traffic};
 use crate::measurements::Measurements;
 use crate::namespace;
@@ -21,7 +22,7 @@ const HOT_RATE: u64 = 30;
 const SHARDS: usize = 3;
 
 /// A bench whose hot user `n` lies on primary `n`.
-fn start_loaded_cluster(plan: &Plan, cluster: &Cluster) -> (Harness, crate::audit::Baseline) {
+fn start_trial<'p>(plan: &'p Plan, cluster: &Cluster) -> Trial<'p> {
     let mut setup = Setup::two_nodes(&cluster.url());
     setup.rules = format!(
         "rules:\n- {{ id: hot, when: {{ kind: hot }}, per: user, limit: {HOT_RATE}/s }}\n\
@@ -30,7 +31,7 @@ fn start_loaded_cluster(plan: &Plan, cluster: &Cluster) -> (Harness, crate::audi
     let users = one_on_each(plan, &setup, cluster);
     let users: Vec<&str> = users.iter().map(String::as_str).collect();
     setup.traffic = traffic(&users, 10 * HOT_RATE as u32, 300);
-    start_loaded(plan, setup)
+    Trial::start(plan, setup)
 }
 
 /// A user for each primary, the first whose slot is low enough to be moved away.
@@ -56,6 +57,14 @@ fn slot_of(node: &Node, cluster: &Cluster, user: &str) -> usize {
     let key = stored_key(node, user);
     let slot = cluster.command(0, &format!("CLUSTER KEYSLOT {key}")).unwrap();
     slot.parse().unwrap()
+}
+
+/// Lets all settle for so long, ends the load and audits the primaries that there are then.
+fn settle(trial: &mut Trial<'_>, cluster: &Cluster, time: Duration) -> (LoadResult, Measurements) {
+    let result = trial.end_load_after(time);
+    let mut measurements = Measurements::default();
+    trial.audit(&mut measurements, &result, (&primaries(cluster), 0.0));
+    (result, measurements)
 }
 
 /// The ports of servers that have keys and answer.
@@ -90,25 +99,15 @@ pub(super) fn killed(plan: &Plan) -> Measurements {
     let mut measurements = Measurements::default();
     for coverage in plan.pick(&["no"][..], &["no", "yes"]) {
         let mut cluster = Cluster::start_with(ServerKind::Redis70, &["--cluster-require-full-coverage", coverage]);
-        let (mut harness, baseline) = start_loaded_cluster(plan, &cluster);
-        let from_us = harness.now_us();
+        let mut trial = start_trial(plan, &cluster);
+        let from_us = trial.now_us();
         cluster.servers[0].kill();
         cluster.wait_until("led by the replica", |cluster| {
             cluster.has_line(3, "INFO replication", "role:master")
         });
-        let outage = Outage {
-            from_us,
-            back_us: harness.now_us(),
-        };
-        harness.pause(plan.seconds(3.0, 5.0));
-        let result = harness.end_load();
-        audit(
-            &mut measurements,
-            &mut harness,
-            &result,
-            &baseline,
-            (&primaries(&cluster), 0.0),
-        );
+        let outage = trial.outage_since(from_us);
+        let result = trial.end_load_after(plan.seconds(3.0, 5.0));
+        trial.audit(&mut measurements, &result, (&primaries(&cluster), 0.0));
         result.common(&mut measurements, plan, outage);
         measurements.at_most(
             "over-admission on the shard (M3 + M6)",
@@ -136,22 +135,13 @@ pub(super) fn killed(plan: &Plan) -> Measurements {
 
 pub(super) fn failover(plan: &Plan) -> Measurements {
     let cluster = Cluster::start(ServerKind::Redis70);
-    let (mut harness, baseline) = start_loaded_cluster(plan, &cluster);
-    let from_us = harness.now_us();
+    let mut trial = start_trial(plan, &cluster);
+    let from_us = trial.now_us();
     cluster.command(3, "CLUSTER FAILOVER").unwrap();
     cluster.wait_until("led by the replica", |cluster| {
         cluster.has_line(3, "INFO replication", "role:master")
     });
-    harness.pause(plan.seconds(2.5, 5.0));
-    let result = harness.end_load();
-    let mut measurements = Measurements::default();
-    audit(
-        &mut measurements,
-        &mut harness,
-        &result,
-        &baseline,
-        (&primaries(&cluster), 0.0),
-    );
+    let (result, mut measurements) = settle(&mut trial, &cluster, plan.seconds(2.5, 5.0));
     measurements.none("requests that failed", result.failed());
     let calls = script_calls(cluster.servers[3].port());
     measurements.at_least("calls of the new primary", calls as f64, 1.0);
@@ -179,9 +169,9 @@ pub(super) fn failover(plan: &Plan) -> Measurements {
 
 pub(super) fn resharded(plan: &Plan) -> Measurements {
     let cluster = Cluster::start(ServerKind::Redis70);
-    let (mut harness, baseline) = start_loaded_cluster(plan, &cluster);
+    let mut trial = start_trial(plan, &cluster);
     let before = primaries(&cluster);
-    let from_us = harness.now_us();
+    let from_us = trial.now_us();
     let at = format!("127.0.0.1:{}", cluster.servers[0].port());
     let (source, target) = (cluster.id(0), cluster.id(1));
     let slots = plan.pick("500", "5000");
@@ -196,18 +186,10 @@ pub(super) fn resharded(plan: &Plan) -> Measurements {
     ];
     let more = ["--cluster-slots", slots, "--cluster-yes"];
     namespace::run_program("redis-cli", &[&arguments[..], &more].concat());
-    let until_us = harness.pause(plan.seconds(1.0, 2.0));
-    let result = harness.end_load();
-    let mut measurements = Measurements::default();
-    audit(
-        &mut measurements,
-        &mut harness,
-        &result,
-        &baseline,
-        (&primaries(&cluster), 0.0),
-    );
+    let until_us = trial.pause(plan.seconds(1.0, 2.0));
+    let (result, mut measurements) = settle(&mut trial, &cluster, Duration::ZERO);
     measurements.none("requests that failed", result.failed());
-    let redirects = harness.metric("tollgate_store_redirects_total", "");
+    let redirects = trial.metric("tollgate_store_redirects_total", "");
     measurements.at_least("redirects that were followed", redirects, 1.0);
     measurements.at_most("redirects, per request", redirects / result.samples.len() as f64, 2.0);
     let shared = result.shared(from_us, until_us);
@@ -228,28 +210,19 @@ pub(super) fn resharded(plan: &Plan) -> Measurements {
 
 pub(super) fn lost(plan: &Plan) -> Measurements {
     let mut cluster = Cluster::start(ServerKind::Redis70);
-    let (mut harness, baseline) = start_loaded_cluster(plan, &cluster);
-    let from_us = harness.now_us();
+    let mut trial = start_trial(plan, &cluster);
+    let from_us = trial.now_us();
     cluster.servers[0].kill();
     cluster.servers[3].kill();
     let long = plan.seconds(3.0, 60.0);
-    let until_us = harness.pause(long);
-    let result = harness.end_load();
+    trial.pause(long);
+    let outage = trial.outage_since(from_us);
+    let until_us = outage.back_us;
+    let result = trial.end_load();
     let mut measurements = Measurements::default();
     let left = primaries(&cluster);
     // Its breaker stays open.
-    audit_except(
-        Except::Breakers,
-        &mut measurements,
-        &mut harness,
-        &result,
-        &baseline,
-        (&left, 0.0),
-    );
-    let outage = Outage {
-        from_us,
-        back_us: until_us,
-    };
+    trial.audit_except(Except::Breakers, &mut measurements, &result, (&left, 0.0));
     result.during_outage(&mut measurements, outage);
     let on_lost_shard = |sample: &&Sample| sample.subject == 0;
     let local = share(
@@ -307,19 +280,12 @@ pub(super) fn several_slots(plan: &Plan) -> Measurements {
         per_second: plan.pick(800, 2_000),
         next: Arc::new(next),
     };
-    let (mut harness, baseline) = start_loaded(plan, setup);
-    harness.pause(plan.seconds(3.5, 50.0));
-    let result = harness.end_load();
-    harness.pause(Duration::from_millis(200));
-    let debits = super::process::debited(&harness);
+    let mut trial = Trial::start(plan, setup);
+    let result = trial.end_load_after(plan.seconds(3.5, 50.0));
+    trial.pause(Duration::from_millis(200));
+    let debits = debited(&trial);
     let mut measurements = Measurements::default();
-    audit(
-        &mut measurements,
-        &mut harness,
-        &result,
-        &baseline,
-        (&primaries(&cluster), 1.0),
-    );
+    trial.audit(&mut measurements, &result, (&primaries(&cluster), 1.0));
     measurements.none("requests that failed", result.failed());
     measurements.at_least(
         "requests under three limits",
@@ -327,7 +293,7 @@ pub(super) fn several_slots(plan: &Plan) -> Measurements {
         plan.pick(3_000.0, 99_000.0),
     );
     measurements.none("calls across slots", crossings(&cluster));
-    let compensated = harness.metric("tollgate_store_compensated_charges_total", "");
+    let compensated = trial.metric("tollgate_store_compensated_charges_total", "");
     measurements.at_least("charges taken back", compensated, 1.0);
     let admitted = result
         .samples
@@ -335,7 +301,7 @@ pub(super) fn several_slots(plan: &Plan) -> Measurements {
         .filter(|sample| sample.is_admitted() && sample.is_shared())
         .count() as f64;
     let unreported = result.samples.iter().filter(|sample| sample.is_fallback()).count() as f64;
-    let uncompensated = harness.metric("tollgate_store_uncompensated_charges_total", "");
+    let uncompensated = trial.metric("tollgate_store_uncompensated_charges_total", "");
     if unreported + uncompensated == 0.0 {
         measurements.none("charged beyond what passed", debits - admitted);
     } else {

@@ -1,6 +1,6 @@
 //! Nodes as a whole: floods of keys, restarts, and what they cost while the store is away.
 
-use super::process::start_loaded;
+use super::trial::Trial;
 use crate::audit::{Baseline, Except, audit_except, broken};
 use crate::harness::{Harness, LoadResult, RATE, Setup, check, pause, runtime, traffic, wait_until};
 use crate::load::{Load, Sample, Traffic};
@@ -172,18 +172,17 @@ pub(super) fn rolling(plan: &Plan) -> Measurements {
     setup
         .rules
         .push_str("- { id: slots, when: { kind: job }, algorithm: concurrency, limit: 5, lease_ttl: 2s }\n");
-    let (mut harness, baseline) = start_loaded(plan, setup);
-    let from_us = harness.now_us();
+    let mut trial = Trial::start(plan, setup);
+    let from_us = trial.now_us();
     let mut ended_well = true;
     let restarts = plan.pick(2, 52);
     for restart in 0..restarts {
-        let node = &mut harness.nodes[restart % 2];
+        let node = &mut trial.nodes[restart % 2];
         ended_well &= node.stop();
         node.restart();
-        harness.pause(plan.seconds(0.5, 1.0));
+        trial.pause(plan.seconds(0.5, 1.0));
     }
-    harness.pause(plan.seconds(1.0, 10.0));
-    let result = harness.end_load();
+    let result = trial.end_load_after(plan.seconds(1.0, 10.0));
     let mut measurements = Measurements::default();
     // A client of HTTP sends a request again if the connection that it used before ends without a byte of an answer.
     measurements.none(
@@ -209,88 +208,59 @@ pub(super) fn rolling(plan: &Plan) -> Measurements {
         result.excess(),
         result.allowance(0, RATE, 1),
     );
-    slots(&mut measurements, &mut harness);
-    herd(plan, &mut measurements, &mut harness, (server, &baseline));
+    slots(&mut measurements, &mut trial);
+    herd(plan, &mut measurements, &mut trial, server);
     measurements
 }
 
 /// A node dies with slots in use. They come back when their leases end.
 fn slots(measurements: &mut Measurements, harness: &mut Harness) {
-    let job = r#"{"attributes":{"kind":"job"}}"#;
+    let is_status = |node: &Node, expected: u16| {
+        let response = node.post("/v1/check", r#"{"attributes":{"kind":"job"}}"#);
+        response.is_some_and(|(status, _)| status == expected)
+    };
     wait_until("nodes are ready", || {
         harness
             .nodes
             .iter()
             .all(|node| node.json("/readyz")["store"]["reachable"] == true)
     });
-    let taken = (0..5)
-        .filter(|_| {
-            harness.nodes[0]
-                .post("/v1/check", job)
-                .is_some_and(|(status, _)| status == 200)
-        })
-        .count();
+    let taken = (0..5).filter(|_| is_status(&harness.nodes[0], 200)).count();
     measurements.at_least("slots taken", taken as f64, 5.0);
     harness.nodes[0].kill();
     let started = harness.now();
-    let refused = harness.nodes[1]
-        .post("/v1/check", job)
-        .is_some_and(|(status, _)| status == 429);
-    measurements.holds("they are taken for others", refused);
-    wait_until("slots come back", || {
-        harness.nodes[1]
-            .post("/v1/check", job)
-            .is_some_and(|(status, _)| status == 200)
-    });
+    measurements.holds("they are taken for others", is_status(&harness.nodes[1], 429));
+    wait_until("slots come back", || is_status(&harness.nodes[1], 200));
     measurements.within(
         "they come back after",
         Some(harness.now() - started),
         Duration::from_secs(3),
     );
-    let again = 1
-        + (0..4)
-            .filter(|_| {
-                harness.nodes[1]
-                    .post("/v1/check", job)
-                    .is_some_and(|(status, _)| status == 200)
-            })
-            .count();
+    let again = 1 + (0..4).filter(|_| is_status(&harness.nodes[1], 200)).count();
     measurements.at_least("all of them", again as f64, 5.0);
     harness.nodes[0].restart();
 }
 
 /// The server is away and comes back with the nodes waiting for it.
-fn herd(
-    plan: &Plan,
-    measurements: &mut Measurements,
-    harness: &mut Harness,
-    (mut server, baseline): (Server, &Baseline),
-) {
-    harness.load();
-    harness.pause(Duration::from_secs(1));
+fn herd(plan: &Plan, measurements: &mut Measurements, trial: &mut Trial<'_>, mut server: Server) {
+    trial.load();
+    trial.pause(Duration::from_secs(1));
     server.kill();
-    harness.pause(plan.seconds(1.0, 3.0));
+    trial.pause(plan.seconds(1.0, 3.0));
     server.revive();
-    harness.pause(Duration::from_secs(1));
+    trial.pause(Duration::from_secs(1));
     let connects: f64 = crate::resp::info(server.port(), "stats", "total_connections_received", None) as f64;
     measurements.at_most(
         "connections in the first second after the server is back",
         connects,
         50.0,
     );
-    let result = harness.end_load();
+    let result = trial.end_load();
     measurements.none("requests that failed then", result.failed());
     let keys: f64 = command_ok(server.port(), "DBSIZE").parse().unwrap();
     measurements.at_least("keys there again", keys, 1.0);
     let servers = [server.port()];
-    audit_except(
-        Except::Counts,
-        measurements,
-        harness,
-        &result,
-        baseline,
-        (&servers, 0.0),
-    );
+    trial.audit_except(Except::Counts, measurements, &result, (&servers, 0.0));
 }
 
 /// Decisions while the breaker is open, beside the same load on a store in memory, in turns.

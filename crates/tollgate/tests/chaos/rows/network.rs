@@ -1,8 +1,8 @@
 //! The network between nodes and server: reset, silent, slow, lossy, lying, cut for some, on and off.
 
-use super::process::{settle, start_loaded, under_admission};
-use crate::audit::audit;
-use crate::harness::{CAPACITY, Harness, OTHERS, Outage, RATE, Setup, check, traffic, wait_until};
+use super::process::under_admission;
+use super::trial::Trial;
+use crate::harness::{CAPACITY, Harness, OTHERS, RATE, Setup, check, runtime, share, traffic, wait_until};
 use crate::load::{NodeResponse, Sample, Traffic};
 use crate::measurements::Measurements;
 use crate::namespace;
@@ -18,19 +18,15 @@ use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 pub(super) fn reset(plan: &Plan) -> Measurements {
     let server = Server::start(ServerKind::Redis70);
-    let (mut harness, baseline) = start_loaded(plan, Setup::two_nodes(&server.url()));
-    let connects = harness.metric("tollgate_store_connect_attempts_total", "");
-    let from_us = harness.now_us();
+    let mut trial = Trial::start(plan, Setup::two_nodes(&server.url()));
+    let connects = trial.metric("tollgate_store_connect_attempts_total", "");
+    let from_us = trial.now_us();
     namespace::set_input_filter(Some(&format!("tcp dport {} reject with tcp reset", server.port())));
-    let gaps_ms = gaps_between_connects(&harness, plan.seconds(2.0, 5.0));
-    let connects = harness.metric("tollgate_store_connect_attempts_total", "") - connects;
+    let gaps_ms = gaps_between_connects(&trial, plan.seconds(2.0, 5.0));
+    let connects = trial.metric("tollgate_store_connect_attempts_total", "") - connects;
     namespace::set_input_filter(None);
-    let outage = Outage {
-        from_us,
-        back_us: harness.now_us(),
-    };
-    let mut measurements = Measurements::default();
-    let result = settle(plan, &mut measurements, &mut harness, &baseline, &server);
+    let outage = trial.outage_since(from_us);
+    let (result, mut measurements) = trial.settle(&server);
     result.common(&mut measurements, plan, outage);
     measurements.at_most("over-admission (M3)", result.excess(), outage.excess());
     let seconds = (outage.back_us - from_us) as f64 / 1e6;
@@ -78,25 +74,21 @@ fn deviation(all: &[f64]) -> f64 {
 
 pub(super) fn swallowed(plan: &Plan) -> Measurements {
     let server = Server::start(ServerKind::Redis70);
-    let (mut harness, baseline) = start_loaded(plan, Setup::two_nodes(&server.url()));
+    let mut trial = Trial::start(plan, Setup::two_nodes(&server.url()));
     let sockets = namespace::connections_to(server.port());
-    let from_us = harness.now_us();
+    let from_us = trial.now_us();
     namespace::set_input_filter(Some(&format!("tcp dport {} drop", server.port())));
-    harness.pause(plan.seconds(2.5, 20.0));
+    trial.pause(plan.seconds(2.5, 20.0));
     namespace::set_input_filter(None);
-    let outage = Outage {
-        from_us,
-        back_us: harness.now_us(),
-    };
-    let mut measurements = Measurements::default();
-    let result = settle(plan, &mut measurements, &mut harness, &baseline, &server);
+    let outage = trial.outage_since(from_us);
+    let (result, mut measurements) = trial.settle(&server);
     result.common(&mut measurements, plan, outage);
     measurements.at_most("over-admission (M3)", result.excess(), outage.excess());
     result.noticed(&mut measurements, outage);
     under_admission(&mut measurements, &result, outage);
     let left = namespace::connections_to(server.port());
     measurements.at_most("connections to the server, against before", left as f64, sockets as f64);
-    noticed_when_idle(&mut measurements, &harness, &server);
+    noticed_when_idle(&mut measurements, &trial, &server);
     measurements
 }
 
@@ -119,20 +111,17 @@ pub(super) fn slow(plan: &Plan) -> Measurements {
     let mut measurements = Measurements::default();
     for (late, more) in [(50, 0), (200, 0), (20, 60)] {
         let server = Server::start(ServerKind::Redis70);
-        let runtime = crate::harness::runtime();
+        let runtime = runtime();
         let proxy = Proxy::start(runtime.handle(), server.port(), plan.seed);
-        let (mut harness, baseline) = start_loaded(plan, Setup::two_nodes(&proxy.url()));
-        let changes = harness.metric("tollgate_breaker_transitions_total", "");
-        let from_us = harness.now_us();
+        let mut trial = Trial::start(plan, Setup::two_nodes(&proxy.url()));
+        let changes = trial.metric("tollgate_breaker_transitions_total", "");
+        let from_us = trial.now_us();
         proxy.set(Fault::Slow(Duration::from_millis(late), Duration::from_millis(more)));
-        harness.pause(plan.seconds(2.0, 20.0));
-        let changes = harness.metric("tollgate_breaker_transitions_total", "") - changes;
+        trial.pause(plan.seconds(2.0, 20.0));
+        let changes = trial.metric("tollgate_breaker_transitions_total", "") - changes;
         proxy.set(Fault::None);
-        let outage = Outage {
-            from_us,
-            back_us: harness.now_us(),
-        };
-        let result = settle(plan, &mut measurements, &mut harness, &baseline, &server);
+        let outage = trial.outage_since(from_us);
+        let result = trial.settle_into(&mut measurements, (&[server.port()], 0.0));
         result.common(&mut measurements, plan, outage);
         let name = |what: &str| format!("{late} to {} ms: {what}", late + more);
         measurements.at_most(&name("over-admission (M3)"), result.excess(), outage.excess());
@@ -157,17 +146,14 @@ pub(super) fn lossy(plan: &Plan) -> Measurements {
         let server = Server::start(ServerKind::Redis70);
         let mut setup = Setup::two_nodes(&server.url());
         setup.traffic = traffic(&["h0"], 1_000, others);
-        let (mut harness, baseline) = start_loaded(plan, setup);
-        let from_us = harness.now_us();
+        let mut trial = Trial::start(plan, setup);
+        let from_us = trial.now_us();
         namespace::set_input_filter(Some(&format!("tcp dport {} {rule} counter drop", server.port())));
-        harness.pause(plan.seconds(3.0, 10.0));
+        trial.pause(plan.seconds(3.0, 10.0));
         let dropped = namespace::dropped();
         namespace::set_input_filter(None);
-        let outage = Outage {
-            from_us,
-            back_us: harness.now_us(),
-        };
-        let result = settle(plan, &mut measurements, &mut harness, &baseline, &server);
+        let outage = trial.outage_since(from_us);
+        let result = trial.settle_into(&mut measurements, (&[server.port()], 0.0));
         let name = |measurement: &str| format!("{what}: {measurement}");
         measurements.at_least(&name("packets that were dropped"), dropped, 10.0);
         measurements.none(&name("requests that failed"), result.failed());
@@ -193,13 +179,13 @@ pub(super) fn lossy(plan: &Plan) -> Measurements {
 
 pub(super) fn spoiled(plan: &Plan) -> Measurements {
     let server = Server::start(ServerKind::Redis70);
-    let runtime = crate::harness::runtime();
+    let runtime = runtime();
     let proxy = Proxy::start(runtime.handle(), server.port(), plan.seed);
     let mut setup = Setup::two_nodes(&proxy.url());
     setup.traffic = unique_keys(plan.pick(1_500, 2_500));
-    let (mut harness, baseline) = start_loaded(plan, setup);
-    let from_us = harness.now_us();
-    let before: Vec<f64> = harness.nodes.iter().map(Node::resident).collect();
+    let mut trial = Trial::start(plan, setup);
+    let from_us = trial.now_us();
+    let before: Vec<f64> = trial.nodes.iter().map(Node::resident).collect();
     for spoil in [
         Corruption::Cut,
         Corruption::Type,
@@ -208,23 +194,11 @@ pub(super) fn spoiled(plan: &Plan) -> Measurements {
         Corruption::Late,
     ] {
         proxy.set(Fault::Reply(spoil, 20));
-        harness.pause(plan.seconds(1.0, 12.0));
+        trial.pause(plan.seconds(1.0, 12.0));
     }
     proxy.set(Fault::None);
-    let outage = Outage {
-        from_us,
-        back_us: harness.now_us(),
-    };
-    let mut measurements = Measurements::default();
-    harness.pause(plan.seconds(2.5, 5.0));
-    let result = harness.end_load();
-    audit(
-        &mut measurements,
-        &mut harness,
-        &result,
-        &baseline,
-        (&[server.port()], 0.0),
-    );
+    let outage = trial.outage_since(from_us);
+    let (result, mut measurements) = trial.settle(&server);
     measurements.none("requests that failed", result.failed());
     measurements.within(
         "shared again",
@@ -247,7 +221,7 @@ pub(super) fn spoiled(plan: &Plan) -> Measurements {
         .filter(|response| response.status != 200 || response.remaining != Some(CAPACITY - 1));
     measurements.none("answers that were another's", strangers.count() as f64);
     measurements.at_least("of so many", answers.len() as f64, plan.pick(1_000.0, 100_000.0));
-    for (node, before) in harness.nodes.iter().zip(before) {
+    for (node, before) in trial.nodes.iter().zip(before) {
         let more = (node.resident() - before) / MIB;
         measurements.at_most("MiB more than before", more, NEW_KEYS_MIB);
     }
@@ -277,21 +251,17 @@ fn unique_keys(per_second: u32) -> Traffic {
 
 pub(super) fn partitioned(plan: &Plan) -> Measurements {
     let server = Server::start(ServerKind::Redis70);
-    let runtime = crate::harness::runtime();
+    let runtime = runtime();
     let proxies = [(); 2].map(|()| Proxy::start(runtime.handle(), server.port(), plan.seed));
     let mut setup = Setup::two_nodes("");
     setup.stores = proxies.iter().map(Proxy::url).collect();
-    let (mut harness, baseline) = start_loaded(plan, setup);
-    let from_us = harness.now_us();
+    let mut trial = Trial::start(plan, setup);
+    let from_us = trial.now_us();
     proxies[0].set(Fault::Silent);
-    harness.pause(plan.seconds(3.0, 10.0));
+    trial.pause(plan.seconds(3.0, 10.0));
     proxies[0].set(Fault::None);
-    let outage = Outage {
-        from_us,
-        back_us: harness.now_us(),
-    };
-    let mut measurements = Measurements::default();
-    let result = settle(plan, &mut measurements, &mut harness, &baseline, &server);
+    let outage = trial.outage_since(from_us);
+    let (result, mut measurements) = trial.settle(&server);
     result.common(&mut measurements, plan, outage);
     let seconds = (outage.back_us - from_us) as f64 / 1e6;
     let bound = (CAPACITY as f64 + RATE as f64 * seconds) / 2.0;
@@ -299,35 +269,31 @@ pub(super) fn partitioned(plan: &Plan) -> Measurements {
     let other = result
         .between(from_us, outage.back_us)
         .filter(|sample| sample.node == 1);
-    let shared = crate::harness::share(other, Sample::is_shared);
+    let shared = share(other, Sample::is_shared);
     measurements.share("share of the other node that the store decided", shared, (0.95, 0.99));
     measurements
 }
 
 pub(super) fn flapping(plan: &Plan) -> Measurements {
     let server = Server::start(ServerKind::Redis70);
-    let runtime = crate::harness::runtime();
+    let runtime = runtime();
     let proxy = Proxy::start(runtime.handle(), server.port(), plan.seed);
-    let (mut harness, baseline) = start_loaded(plan, Setup::two_nodes(&proxy.url()));
-    let changes = harness.metric("tollgate_breaker_transitions_total", "");
+    let mut trial = Trial::start(plan, Setup::two_nodes(&proxy.url()));
+    let changes = trial.metric("tollgate_breaker_transitions_total", "");
     let (calls, commands) = (script_calls(server.port()), proxy.commands());
-    let from_us = harness.now_us();
+    let from_us = trial.now_us();
     // About 200 ms each, by the seed.
     let mut random = Random::new(plan.seed);
     for _ in 0..plan.pick(8, 25) {
         proxy.set(Fault::Silent);
-        harness.pause(Duration::from_millis(random.between(180, 220)));
+        trial.pause(Duration::from_millis(random.between(180, 220)));
         proxy.set(Fault::None);
-        harness.pause(Duration::from_millis(random.between(180, 220)));
+        trial.pause(Duration::from_millis(random.between(180, 220)));
     }
-    let outage = Outage {
-        from_us,
-        back_us: harness.now_us(),
-    };
-    let changes = harness.metric("tollgate_breaker_transitions_total", "") - changes;
+    let outage = trial.outage_since(from_us);
+    let changes = trial.metric("tollgate_breaker_transitions_total", "") - changes;
     let commands = proxy.commands() - commands;
-    let mut measurements = Measurements::default();
-    let result = settle(plan, &mut measurements, &mut harness, &baseline, &server);
+    let (result, mut measurements) = trial.settle(&server);
     measurements.none("requests that failed", result.failed());
     let fallbacks = result.fallbacks(from_us, outage.back_us);
     measurements.at_least("decided without the store", fallbacks, 1.0);

@@ -1,6 +1,6 @@
 //! The server as a process: killed, frozen, restarted, wiped, busy.
 
-use crate::audit::{Baseline, audit};
+use super::trial::Trial;
 use crate::harness::{CAPACITY, FALLBACK_SHARE, Harness, LoadResult, Outage, RATE, Setup, pause};
 use crate::measurements::Measurements;
 use crate::plan::Plan;
@@ -8,44 +8,17 @@ use crate::resp::{RespClient, command_ok, info, script_calls, send_command};
 use std::time::Duration;
 use tollgate_limiter::testing::servers::{Server, ServerKind};
 
-/// A bench over one server, loaded for the control phase.
-pub(super) fn start_loaded(plan: &Plan, setup: Setup) -> (Harness, Baseline) {
-    let mut harness = setup.start(plan);
-    harness.load();
-    harness.pause(plan.seconds(1.5, 5.0));
-    let baseline = Baseline::new(&harness);
-    (harness, baseline)
-}
-
-/// Lets all settle, ends the load and audits.
-pub(super) fn settle(
-    plan: &Plan,
-    measurements: &mut Measurements,
-    harness: &mut Harness,
-    baseline: &Baseline,
-    server: &Server,
-) -> LoadResult {
-    harness.pause(plan.seconds(2.5, 5.0));
-    let result = harness.end_load();
-    audit(measurements, harness, &result, baseline, (&[server.port()], 0.0));
-    result
-}
-
 pub(super) fn killed(plan: &Plan) -> Measurements {
     let mut server = Server::start(ServerKind::Redis70);
-    let (mut harness, baseline) = start_loaded(plan, Setup::two_nodes(&server.url()));
-    let connects = harness.metric("tollgate_store_connect_attempts_total", "");
-    let from_us = harness.now_us();
+    let mut trial = Trial::start(plan, Setup::two_nodes(&server.url()));
+    let connects = trial.metric("tollgate_store_connect_attempts_total", "");
+    let from_us = trial.now_us();
     server.kill();
-    harness.pause(plan.seconds(2.0, 10.0));
-    let connects = harness.metric("tollgate_store_connect_attempts_total", "") - connects;
+    trial.pause(plan.seconds(2.0, 10.0));
+    let connects = trial.metric("tollgate_store_connect_attempts_total", "") - connects;
     server.revive();
-    let outage = Outage {
-        from_us,
-        back_us: harness.now_us(),
-    };
-    let mut measurements = Measurements::default();
-    let result = settle(plan, &mut measurements, &mut harness, &baseline, &server);
+    let outage = trial.outage_since(from_us);
+    let (result, mut measurements) = trial.settle(&server);
     result.common(&mut measurements, plan, outage);
     measurements.at_most(
         "over-admission (M3 + M8)",
@@ -78,26 +51,16 @@ pub(super) fn frozen(plan: &Plan) -> Measurements {
     let server = Server::start(ServerKind::Redis70);
     let mut setup = Setup::two_nodes(&server.url());
     setup.rules.push_str(LEDGER);
-    let (mut harness, baseline) = start_loaded(plan, setup);
-    let from_us = harness.now_us();
+    let mut trial = Trial::start(plan, setup);
+    let from_us = trial.now_us();
     server.freeze();
-    harness.pause(plan.seconds(2.0, 5.0));
+    trial.pause(plan.seconds(2.0, 5.0));
     server.thaw();
-    let outage = Outage {
-        from_us,
-        back_us: harness.now_us(),
-    };
+    let outage = trial.outage_since(from_us);
     let mut measurements = Measurements::default();
-    harness.pause(plan.seconds(2.5, 5.0));
-    let result = harness.end_load();
-    let debits = debited(&harness);
-    audit(
-        &mut measurements,
-        &mut harness,
-        &result,
-        &baseline,
-        (&[server.port()], 1.0),
-    );
+    let result = trial.end_load_after(plan.seconds(2.5, 5.0));
+    let debits = debited(&trial);
+    trial.audit(&mut measurements, &result, (&[server.port()], 1.0));
     result.common(&mut measurements, plan, outage);
     measurements.at_most("over-admission (M3)", result.excess(), outage.excess());
     result.noticed(&mut measurements, outage);
@@ -131,20 +94,16 @@ pub(super) fn restarted(plan: &Plan) -> Measurements {
     let folder = std::env::temp_dir().join(format!("tollgate-chaos-{}-data", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let mut server = Server::start_with(ServerKind::Redis70, &["--dir", &folder.to_string_lossy()]);
-    let (mut harness, baseline) = start_loaded(plan, Setup::two_nodes(&server.url()));
+    let mut trial = Trial::start(plan, Setup::two_nodes(&server.url()));
     let before: f64 = command_ok(server.port(), "DBSIZE").parse().unwrap();
-    let from_us = harness.now_us();
+    let from_us = trial.now_us();
     // It closes the connection instead of answering.
     let _ = send_command(server.port(), "SHUTDOWN SAVE");
-    harness.pause(Duration::from_secs(1));
+    trial.pause(Duration::from_secs(1));
     server.revive();
     let after: f64 = command_ok(server.port(), "DBSIZE").parse().unwrap();
-    let outage = Outage {
-        from_us,
-        back_us: harness.now_us(),
-    };
-    let mut measurements = Measurements::default();
-    let result = settle(plan, &mut measurements, &mut harness, &baseline, &server);
+    let outage = trial.outage_since(from_us);
+    let (result, mut measurements) = trial.settle(&server);
     drop(server);
     let _ = std::fs::remove_dir_all(&folder);
     result.common(&mut measurements, plan, outage);
@@ -155,12 +114,11 @@ pub(super) fn restarted(plan: &Plan) -> Measurements {
 
 pub(super) fn wiped(plan: &Plan) -> Measurements {
     let server = Server::start(ServerKind::Redis70);
-    let (mut harness, baseline) = start_loaded(plan, Setup::two_nodes(&server.url()));
+    let mut trial = Trial::start(plan, Setup::two_nodes(&server.url()));
     let keys: f64 = command_ok(server.port(), "DBSIZE").parse().unwrap();
-    let from_us = harness.now_us();
+    let from_us = trial.now_us();
     command_ok(server.port(), "FLUSHALL");
-    let mut measurements = Measurements::default();
-    let result = settle(plan, &mut measurements, &mut harness, &baseline, &server);
+    let (result, mut measurements) = trial.settle(&server);
     measurements.none("requests that failed", result.failed());
     let shared = result.shared(from_us, result.end_us());
     measurements.share("share decided by the store", shared, (0.95, 0.995));
@@ -186,27 +144,23 @@ pub(super) fn loading(plan: &Plan) -> Measurements {
     let mut server = Server::start_with(ServerKind::Redis70, &[&settings[..], &events].concat());
     command_ok(server.port(), &format!("DEBUG POPULATE {}", plan.pick(20_000, 60_000)));
     command_ok(server.port(), "SAVE");
-    let (mut harness, baseline) = start_loaded(plan, Setup::two_nodes(&server.url()));
-    let connects = harness.metric("tollgate_store_connect_attempts_total", "");
-    let from_us = harness.now_us();
+    let mut trial = Trial::start(plan, Setup::two_nodes(&server.url()));
+    let connects = trial.metric("tollgate_store_connect_attempts_total", "");
+    let from_us = trial.now_us();
     server.kill();
     // Comes back when it has loaded, which takes about 60 us for each key.
     let errors = std::thread::scope(|scope| {
         let reviving = scope.spawn(|| server.revive());
         let mut errors = String::new();
         while !reviving.is_finished() {
-            errors.push_str(&harness.nodes[0].json("/readyz")["store"]["error"].to_string());
+            errors.push_str(&trial.nodes[0].json("/readyz")["store"]["error"].to_string());
             pause(Duration::from_millis(50));
         }
         errors
     });
-    let outage = Outage {
-        from_us,
-        back_us: harness.now_us(),
-    };
-    let connects = harness.metric("tollgate_store_connect_attempts_total", "") - connects;
-    let mut measurements = Measurements::default();
-    let result = settle(plan, &mut measurements, &mut harness, &baseline, &server);
+    let outage = trial.outage_since(from_us);
+    let connects = trial.metric("tollgate_store_connect_attempts_total", "") - connects;
+    let (result, mut measurements) = trial.settle(&server);
     drop(server);
     let _ = std::fs::remove_dir_all(&folder);
     result.common(&mut measurements, plan, outage);
@@ -228,24 +182,23 @@ pub(super) fn stalled(plan: &Plan) -> Measurements {
         ServerKind::Redis70,
         &["--enable-debug-command", "yes", "--lua-time-limit", "500"],
     );
-    let (mut harness, baseline) = start_loaded(plan, Setup::two_nodes(&server.url()));
-    let from_us = harness.now_us();
+    let mut trial = Trial::start(plan, Setup::two_nodes(&server.url()));
+    let from_us = trial.now_us();
     for _ in 0..plan.pick(10, 50) {
         command_ok(server.port(), "DEBUG SLEEP 0.05");
-        harness.pause(Duration::from_millis(50));
+        trial.pause(Duration::from_millis(50));
     }
     command_ok(server.port(), &format!("DEBUG SLEEP {}", plan.pick(1, 5)));
-    let awake_us = harness.pause(plan.seconds(1.5, 3.0));
+    let awake_us = trial.pause(plan.seconds(1.5, 3.0));
     let mut busy = RespClient::connect(server.port()).unwrap();
     busy.send_arguments(&["EVAL", "while true do end", "0"]).unwrap();
-    harness.pause(Duration::from_secs(2));
+    trial.pause(Duration::from_secs(2));
     command_ok(server.port(), "SCRIPT KILL");
-    let back_us = harness.now_us();
-    let mut measurements = Measurements::default();
-    let result = settle(plan, &mut measurements, &mut harness, &baseline, &server);
+    let back_us = trial.now_us();
+    let (result, mut measurements) = trial.settle(&server);
     result.common(&mut measurements, plan, Outage { from_us, back_us });
-    let busy = harness.metric("tollgate_store_errors_total", "busy")
-        + harness.metric("tollgate_store_errors_total", "timeout");
+    let busy =
+        trial.metric("tollgate_store_errors_total", "busy") + trial.metric("tollgate_store_errors_total", "timeout");
     measurements.at_least("calls that the server had no time for", busy, 1.0);
     // Two stretches of local shares: the stalls with the sleep behind them, and the script.
     let stalls = Outage {
@@ -266,24 +219,23 @@ pub(super) fn stalled(plan: &Plan) -> Measurements {
 
 pub(super) fn paused(plan: &Plan) -> Measurements {
     let server = Server::start(ServerKind::Redis70);
-    let (mut harness, baseline) = start_loaded(plan, Setup::two_nodes(&server.url()));
-    let from_us = harness.now_us();
+    let mut trial = Trial::start(plan, Setup::two_nodes(&server.url()));
+    let from_us = trial.now_us();
     let half = 500_000;
     command_ok(server.port(), "CLIENT PAUSE 500 WRITE");
     let first = Outage {
         from_us,
         back_us: from_us + half,
     };
-    harness.pause(plan.seconds(2.0, 4.0));
-    let from_us = harness.now_us();
+    trial.pause(plan.seconds(2.0, 4.0));
+    let from_us = trial.now_us();
     command_ok(server.port(), "CLIENT PAUSE 500 ALL");
     let second = Outage {
         from_us,
         back_us: from_us + half,
     };
-    harness.pause(Duration::from_millis(500));
-    let mut measurements = Measurements::default();
-    let result = settle(plan, &mut measurements, &mut harness, &baseline, &server);
+    trial.pause(Duration::from_millis(500));
+    let (result, mut measurements) = trial.settle(&server);
     result.common(&mut measurements, plan, second);
     measurements.at_least(
         "decided without the store, the first time",

@@ -1,7 +1,6 @@
 //! A server that is there and refuses: full, read-only, without replicas, with another password, crowded.
 
-use super::process::{settle, start_loaded};
-use crate::audit::audit;
+use super::trial::Trial;
 use crate::harness::{CAPACITY, Harness, Outage, Setup, check};
 use crate::load::Traffic;
 use crate::measurements::Measurements;
@@ -22,31 +21,19 @@ fn run_refusal(plan: &Plan, server: &Server, code: &str, (before, end): (&[&str]
         .rules
         .push_str("- { id: spent, when: { kind: spent }, per: user, limit: 3/day }\n");
     setup.traffic = with_one_spent(setup.traffic);
-    let (mut harness, baseline) = start_loaded(plan, setup);
-    let from_us = harness.now_us();
+    let mut trial = Trial::start(plan, setup);
+    let from_us = trial.now_us();
     for command in before {
         command_ok(server.port(), command);
     }
-    harness.pause(Duration::from_secs(1));
-    let errors = harness.metric("tollgate_store_errors_total", &format!("\"{code}\""));
-    harness.pause(plan.seconds(1.0, 4.0));
+    trial.pause(Duration::from_secs(1));
+    let errors = trial.metric("tollgate_store_errors_total", &format!("\"{code}\""));
+    trial.pause(plan.seconds(1.0, 4.0));
     for command in end {
         command_ok(server.port(), command);
     }
-    let outage = Outage {
-        from_us,
-        back_us: harness.now_us(),
-    };
-    harness.pause(plan.seconds(2.5, 5.0));
-    let result = harness.end_load();
-    let mut measurements = Measurements::default();
-    audit(
-        &mut measurements,
-        &mut harness,
-        &result,
-        &baseline,
-        (&[server.port()], 1.0),
-    );
+    let outage = trial.outage_since(from_us);
+    let (result, mut measurements) = trial.settle_over((&[server.port()], 1.0));
     result.common(&mut measurements, plan, outage);
     measurements.at_most("over-admission (M3)", result.excess(), outage.excess());
     measurements.at_least(&format!("errors counted as `{code}` within a second"), errors, 1.0);
@@ -113,13 +100,12 @@ pub(super) fn evicted(plan: &Plan) -> Measurements {
         ServerKind::Redis70,
         &["--maxmemory-policy", "allkeys-lru", "--maxmemory", "100mb"],
     );
-    let (mut harness, baseline) = start_loaded(plan, Setup::two_nodes(&server.url()));
+    let mut trial = Trial::start(plan, Setup::two_nodes(&server.url()));
     let used = info(server.port(), "memory", "used_memory", None);
-    let from_us = harness.now_us();
+    let from_us = trial.now_us();
     // Room for some hundred keys more.
     command_ok(server.port(), &format!("CONFIG SET maxmemory {}", used + 50_000));
-    let mut measurements = Measurements::default();
-    let result = settle(plan, &mut measurements, &mut harness, &baseline, &server);
+    let (result, mut measurements) = trial.settle(&server);
     measurements.none("requests that failed", result.failed());
     measurements.at_least(
         "keys that were evicted",
@@ -128,7 +114,7 @@ pub(super) fn evicted(plan: &Plan) -> Measurements {
     );
     let shared = result.shared(from_us, result.end_us());
     measurements.share("share decided by the store", shared, (0.95, 0.995));
-    let warned = harness
+    let warned = trial
         .nodes
         .iter()
         .filter(|node| node.log().contains("allkeys-lru"))
@@ -142,20 +128,16 @@ pub(super) fn evicted(plan: &Plan) -> Measurements {
 pub(super) fn read_only(plan: &Plan) -> Measurements {
     let server = Server::start(ServerKind::Redis70);
     let other = Server::start(ServerKind::Redis70);
-    let (mut harness, baseline) = start_loaded(plan, Setup::two_nodes(&server.url()));
-    let connects = harness.metric("tollgate_store_connect_attempts_total", "");
-    let from_us = harness.now_us();
+    let mut trial = Trial::start(plan, Setup::two_nodes(&server.url()));
+    let connects = trial.metric("tollgate_store_connect_attempts_total", "");
+    let from_us = trial.now_us();
     command_ok(server.port(), &format!("REPLICAOF 127.0.0.1 {}", other.port()));
-    harness.pause(plan.seconds(2.0, 5.0));
+    trial.pause(plan.seconds(2.0, 5.0));
     command_ok(server.port(), "REPLICAOF NO ONE");
-    let outage = Outage {
-        from_us,
-        back_us: harness.now_us(),
-    };
+    let outage = trial.outage_since(from_us);
     let refused = info(server.port(), "errorstats", "errorstat_READONLY", Some("count"));
-    let connects = harness.metric("tollgate_store_connect_attempts_total", "") - connects + 2.0;
-    let mut measurements = Measurements::default();
-    let result = settle(plan, &mut measurements, &mut harness, &baseline, &server);
+    let connects = trial.metric("tollgate_store_connect_attempts_total", "") - connects + 2.0;
+    let (result, mut measurements) = trial.settle(&server);
     result.common(&mut measurements, plan, outage);
     measurements.latency_at_most(
         "shared again",
@@ -214,22 +196,18 @@ fn password_of(plan: &Plan, measurements: &mut Measurements, user: &str, [set, c
         admin.read_reply().unwrap().unwrap().join("\n")
     };
     obey(set);
-    let (mut harness, baseline) = start_loaded(plan, Setup::two_nodes(&format!("redis://{user}@127.0.0.1:{port}/")));
-    let from_us = harness.now_us();
+    let mut trial = Trial::start(plan, Setup::two_nodes(&format!("redis://{user}@127.0.0.1:{port}/")));
+    let from_us = trial.now_us();
     obey(change);
     obey(kick);
-    harness.pause(plan.seconds(2.0, 5.0));
+    trial.pause(plan.seconds(2.0, 5.0));
     let errorstats = obey("INFO errorstats");
     obey(change_back);
-    let outage = Outage {
-        from_us,
-        back_us: harness.now_us(),
-    };
-    harness.pause(plan.seconds(2.5, 5.0));
-    let result = harness.end_load();
+    let outage = trial.outage_since(from_us);
+    let result = trial.end_load_after(plan.seconds(2.5, 5.0));
     // For the audit, which is nobody in particular.
     obey("CONFIG SET requirepass ");
-    audit(measurements, &mut harness, &result, &baseline, (&[port], 0.0));
+    trial.audit(measurements, &result, (&[port], 0.0));
     result.common(measurements, plan, outage);
     measurements.at_most("over-admission (M3)", result.excess(), outage.excess());
     let attempts = errorstats
@@ -244,7 +222,7 @@ fn password_of(plan: &Plan, measurements: &mut Measurements, user: &str, [set, c
     measurements.at_least("attempts with the wrong password", attempts, 1.0);
     let seconds = (outage.back_us - from_us) as f64 / 1e6;
     measurements.at_most("such attempts, per node and second", attempts / 2.0 / seconds, 1.0);
-    let leaks = harness.nodes.iter().map(|node| {
+    let leaks = trial.nodes.iter().map(|node| {
         let outputs = [
             node.log(),
             node.get("/metrics").unwrap_or_default().1,
@@ -258,8 +236,8 @@ fn password_of(plan: &Plan, measurements: &mut Measurements, user: &str, [set, c
 pub(super) fn crowded(plan: &Plan) -> Measurements {
     let server = Server::start(ServerKind::Redis70);
     let port = server.port();
-    let (mut harness, baseline) = start_loaded(plan, Setup::two_nodes(&server.url()));
-    let from_us = harness.now_us();
+    let mut trial = Trial::start(plan, Setup::two_nodes(&server.url()));
+    let from_us = trial.now_us();
     let mut admin = RespClient::connect(port).unwrap();
     let mut order = |command: &str| {
         admin.send(command).unwrap();
@@ -268,8 +246,8 @@ pub(super) fn crowded(plan: &Plan) -> Measurements {
     // Fewer than there are: those stay, and nobody else is let in.
     order("CONFIG SET maxclients 1");
     let turned_away = send_command(port, "PING").is_err();
-    let crowded_us = harness.pause(plan.seconds(1.0, 3.0));
-    let connects = harness.metric("tollgate_store_connect_attempts_total", "");
+    let crowded_us = trial.pause(plan.seconds(1.0, 3.0));
+    let connects = trial.metric("tollgate_store_connect_attempts_total", "");
     let clients = order("CLIENT LIST");
     let node = clients
         .lines()
@@ -278,13 +256,12 @@ pub(super) fn crowded(plan: &Plan) -> Measurements {
         .and_then(|line| line.strip_prefix("id=")?.split(' ').next())
         .unwrap();
     order(&format!("CLIENT KILL ID {id}"));
-    let cut_us = harness.now_us();
-    harness.pause(plan.seconds(1.0, 3.0));
-    let connects = harness.metric("tollgate_store_connect_attempts_total", "") - connects;
+    let cut_us = trial.now_us();
+    trial.pause(plan.seconds(1.0, 3.0));
+    let connects = trial.metric("tollgate_store_connect_attempts_total", "") - connects;
     order("CONFIG SET maxclients 10000");
-    let back_us = harness.now_us();
-    let mut measurements = Measurements::default();
-    let result = settle(plan, &mut measurements, &mut harness, &baseline, &server);
+    let back_us = trial.now_us();
+    let (result, mut measurements) = trial.settle(&server);
     measurements.none("requests that failed", result.failed());
     let shared = result.shared(from_us, crowded_us);
     measurements.share("share decided over the connections there were", shared, (0.95, 0.995));
@@ -301,9 +278,9 @@ pub(super) fn crowded(plan: &Plan) -> Measurements {
     // Nobody asks them for anything now: what they do is to connect.
     order("CONFIG SET maxclients 1");
     order("CLIENT KILL TYPE normal SKIPME yes");
-    let (started, spent) = (harness.now(), processing(&harness));
-    harness.pause(Duration::from_secs(3));
-    let (took, spent) = (harness.now() - started, processing(&harness) - spent);
+    let (started, spent) = (trial.now(), processing(&trial));
+    trial.pause(Duration::from_secs(3));
+    let (took, spent) = (trial.now() - started, processing(&trial) - spent);
     let percent = 100.0 * spent.as_secs_f64() / took.as_secs_f64() / 2.0;
     measurements.timed_at_most("percent of a processor to connect, per node", percent, 2.0);
     measurements.at_most("percent of a processor to connect, at any time", percent, 10.0);

@@ -1,7 +1,7 @@
 //! The script at the server: forgotten again and again.
 
-use super::process::{LEDGER, debited, start_loaded};
-use crate::audit::audit;
+use super::process::{LEDGER, debited};
+use super::trial::Trial;
 use crate::harness::{RATE, Setup};
 use crate::measurements::Measurements;
 use crate::plan::{Pace, Plan};
@@ -34,20 +34,20 @@ fn flush_scripts(plan: &Plan, measurements: &mut Measurements, kind: ServerKind,
     let mut setup = Setup::two_nodes(&server.url());
     setup.rules.push_str(LEDGER);
     setup.store_settings = format!(", functions: {functions}");
-    let (mut harness, baseline) = start_loaded(plan, setup);
-    let loads = harness.metric("tollgate_store_script_loads_total", "");
+    let mut trial = Trial::start(plan, setup);
+    let loads = trial.metric("tollgate_store_script_loads_total", "");
     let (connects, sent) = (
-        harness.metric("tollgate_store_connect_attempts_total", ""),
+        trial.metric("tollgate_store_connect_attempts_total", ""),
         loads_sent(&server),
     );
-    let from_us = harness.now_us();
+    let from_us = trial.now_us();
     let flushes = plan.pick(20, 100);
     for _ in 0..flushes {
         command_ok(server.port(), flush);
-        harness.pause(Duration::from_millis(100));
+        trial.pause(Duration::from_millis(100));
     }
-    let loads = harness.metric("tollgate_store_script_loads_total", "") - loads;
-    let connects = harness.metric("tollgate_store_connect_attempts_total", "") - connects;
+    let loads = trial.metric("tollgate_store_script_loads_total", "") - loads;
+    let connects = trial.metric("tollgate_store_connect_attempts_total", "") - connects;
     // Redis 6.2 counts all commands about scripts together.
     let flushes_counted = if kind == ServerKind::Redis62 {
         f64::from(flushes)
@@ -55,10 +55,10 @@ fn flush_scripts(plan: &Plan, measurements: &mut Measurements, kind: ServerKind,
         0.0
     };
     let sent = loads_sent(&server) - sent - flushes_counted;
-    let until_us = harness.pause(plan.seconds(0.5, 1.0));
-    let result = harness.end_load();
-    let debits = debited(&harness);
-    audit(measurements, &mut harness, &result, &baseline, (&[server.port()], 1.0));
+    let until_us = trial.pause(plan.seconds(0.5, 1.0));
+    let result = trial.end_load();
+    let debits = debited(&trial);
+    trial.audit(measurements, &result, (&[server.port()], 1.0));
     let name = |what: &str| format!("{kind:?}: {what}");
     measurements.none(&name("requests that failed"), result.failed());
     measurements.at_least(&name("times it had forgotten the script"), loads, 1.0);

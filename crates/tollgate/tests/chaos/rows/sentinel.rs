@@ -1,8 +1,7 @@
 //! A primary, replicas and sentinels.
 
-use super::process::start_loaded;
-use crate::audit::{Baseline, audit};
-use crate::harness::{CAPACITY, Outage, RATE, Setup, wait_until};
+use super::trial::Trial;
+use crate::harness::{CAPACITY, RATE, Setup, wait_until};
 use crate::measurements::Measurements;
 use crate::plan::Plan;
 use crate::resp::{script_calls, send_command};
@@ -32,19 +31,13 @@ fn server(group: &mut SentinelGroup, port: u16) -> &mut Server {
 
 pub(super) fn failover(plan: &Plan) -> Measurements {
     let mut group = SentinelGroup::start(ServerKind::Redis70);
-    let (mut harness, baseline) = start_loaded(plan, Setup::two_nodes(&group.url()));
+    let mut trial = Trial::start(plan, Setup::two_nodes(&group.url()));
     let old = group.primary_port();
-    let from_us = harness.now_us();
+    let from_us = trial.now_us();
     server(&mut group, old).kill();
     let new = promoted(&group, old);
-    let outage = Outage {
-        from_us,
-        back_us: harness.now_us(),
-    };
-    harness.pause(plan.seconds(2.5, 5.0));
-    let result = harness.end_load();
-    let mut measurements = Measurements::default();
-    audit(&mut measurements, &mut harness, &result, &baseline, (&[new], 0.0));
+    let outage = trial.outage_since(from_us);
+    let (result, mut measurements) = trial.settle_over((&[new], 0.0));
     result.common(&mut measurements, plan, outage);
     let again = result.shared_again(outage.back_us);
     measurements.latency_at_most(
@@ -62,28 +55,25 @@ pub(super) fn failover(plan: &Plan) -> Measurements {
 
 pub(super) fn zombie(plan: &Plan) -> Measurements {
     let mut group = SentinelGroup::start(ServerKind::Redis70);
-    let (mut harness, baseline) = start_loaded(plan, Setup::two_nodes(&group.url()));
+    let mut trial = Trial::start(plan, Setup::two_nodes(&group.url()));
     let old = group.primary_port();
-    let from_us = harness.now_us();
+    let from_us = trial.now_us();
     let before = script_calls(old);
     let mut switches = group.subscribe("+switch-master");
     server(&mut group, old).freeze();
     wait_until("sentinels announce another primary", || switches.has_message());
     // At once, while it still takes itself for the primary.
     server(&mut group, old).thaw();
-    let switched = harness.now();
+    let switched = trial.now();
     let new = promoted(&group, old);
-    let outage = Outage {
-        from_us,
-        back_us: harness.now_us(),
-    };
-    harness.pause((switched + SWITCH_TIME_MAX).saturating_sub(harness.now()));
+    let outage = trial.outage_since(from_us);
+    trial.pause((switched + SWITCH_TIME_MAX).saturating_sub(trial.now()));
     let thawed = script_calls(old);
-    harness.pause(plan.seconds(2.5, 5.0));
+    trial.pause(plan.seconds(2.5, 5.0));
     let later = script_calls(old);
-    let result = harness.end_load();
+    let result = trial.end_load();
     let mut measurements = Measurements::default();
-    audit(&mut measurements, &mut harness, &result, &baseline, (&[new], 0.0));
+    trial.audit(&mut measurements, &result, (&[new], 0.0));
     result.common(&mut measurements, plan, outage);
     measurements.at_least("calls of the old primary before it was frozen", before as f64, 1.0);
     measurements.none("calls that reached it 500 ms after the switch", (later - thawed) as f64);
@@ -98,16 +88,16 @@ pub(super) fn without_sentinels(plan: &Plan) -> Measurements {
     let mut group = SentinelGroup::start(ServerKind::Redis70);
     let mut setup = Setup::two_nodes(&group.url());
     setup.rules.insert_str(0, "data_dir: data\n");
-    let (mut harness, baseline) = start_loaded(plan, setup);
+    let mut trial = Trial::start(plan, setup);
     let primary = group.primary_port();
-    let from_us = harness.now_us();
+    let from_us = trial.now_us();
     for sentinel in &mut group.sentinels {
         sentinel.kill();
     }
-    let until_us = harness.pause(plan.seconds(2.0, 8.0));
-    let result = harness.end_load();
+    let until_us = trial.pause(plan.seconds(2.0, 8.0));
+    let result = trial.end_load();
     let mut measurements = Measurements::default();
-    audit(&mut measurements, &mut harness, &result, &baseline, (&[primary], 0.0));
+    trial.audit(&mut measurements, &result, (&[primary], 0.0));
     measurements.none("requests that failed", result.failed());
     measurements.share(
         "share decided by the store",
@@ -116,12 +106,12 @@ pub(super) fn without_sentinels(plan: &Plan) -> Measurements {
     );
     measurements.at_most("over-admission (M4)", result.excess(), result.allowance(0, RATE, 2));
     // Nobody tells a node that starts now where the primary is: it has kept that.
-    harness.nodes[0].stop();
-    let started = harness.now();
-    harness.nodes[0].restart();
-    let check = || harness.nodes[0].post("/v1/check", &crate::harness::check("hot", "h0"));
+    trial.nodes[0].stop();
+    let started = trial.now();
+    trial.nodes[0].restart();
+    let check = || trial.nodes[0].post("/v1/check", &crate::harness::check("hot", "h0"));
     let response = check();
-    let took = harness.now() - started;
+    let took = trial.now() - started;
     let by_the_store = (0..10)
         .filter_map(|_| check())
         .any(|(_, body)| body.contains(r#""source":"shared""#));
@@ -161,10 +151,7 @@ pub(super) fn lagging(plan: &Plan) -> Measurements {
 /// One time. Says by how much more passed than the limit allows.
 fn lagged(plan: &Plan, measurements: &mut Measurements) -> f64 {
     let mut group = SentinelGroup::start(ServerKind::Redis70);
-    let mut harness = Setup::two_nodes(&group.url()).start(plan);
-    harness.load();
-    harness.pause(plan.seconds(1.5, 2.0));
-    let baseline = Baseline::new(&harness);
+    let mut trial = Trial::start_after(plan, Setup::two_nodes(&group.url()), plan.seconds(1.5, 2.0));
     let old = group.primary_port();
     let replicas: Vec<u16> = group
         .servers
@@ -176,20 +163,16 @@ fn lagged(plan: &Plan, measurements: &mut Measurements) -> f64 {
         server(&mut group, *replica).freeze();
     }
     let lag = Duration::from_millis(200);
-    harness.pause(lag);
-    let from_us = harness.now_us();
+    trial.pause(lag);
+    let from_us = trial.now_us();
     server(&mut group, old).kill();
     for replica in &replicas {
         server(&mut group, *replica).thaw();
     }
     let new = promoted(&group, old);
-    let outage = Outage {
-        from_us,
-        back_us: harness.now_us(),
-    };
-    harness.pause(plan.seconds(2.5, 3.0));
-    let result = harness.end_load();
-    audit(measurements, &mut harness, &result, &baseline, (&[new], 0.0));
+    let outage = trial.outage_since(from_us);
+    let result = trial.end_load_after(plan.seconds(2.5, 3.0));
+    trial.audit(measurements, &result, (&[new], 0.0));
     result.common(measurements, plan, outage);
     // At the limit no more than its rate was admitted while the replicas heard nothing.
     let lost = (RATE as f64 * lag.as_secs_f64()).min(CAPACITY as f64) + UNREPORTED_MAX;
