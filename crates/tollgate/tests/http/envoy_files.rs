@@ -17,7 +17,7 @@ fn start(modes: CompatModes, all_are_quotas: bool) -> HttpServer {
     }
     let parser = descriptor_parser(descriptors, RatelimitOptions::default());
     let rules = parser.finish().expect("valid descriptors").rules;
-    let server = HttpServer::start_rules(rules, settings());
+    let server = HttpServer::over_memory(rules, settings());
     server.gate.compat().set_modes(modes);
     server
 }

@@ -2,31 +2,25 @@
 
 pub use crate::grpc_client::{Answer, Client, SHOULD_RATE_LIMIT, descriptor, framed, hits, request_for};
 
-use crate::server::{TestServer, manual_clock, memory_store, rule_set};
-use std::ops::{Deref, DerefMut};
+use crate::server::{TestServer, front_end, manual_clock, memory_store, rule_set};
 use tollgate::compat::ratelimit::CompatModes;
 use tollgate::server::gate::Gate;
 use tollgate::server::grpc::{self, GrpcSettings};
 use tollgate::server::headers::Dialects;
-use tollgate::server::store::AnyStore;
-use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::rules::ratelimit::{DescriptorFiles, RatelimitOptions};
-use tollgate_limiter::core::rules::{ParserOptions, RuleSet, RulesParser};
+use tollgate_limiter::core::rules::{ParserOptions, RulesParser};
 use tollgate_limiter::core::yaml;
 
 /// A server of Envoy's rate limit service.
-pub struct GrpcServer(TestServer);
+pub type GrpcServer = TestServer<Grpc>;
+
+front_end!(Grpc, GrpcSettings, grpc::serve);
 
 impl GrpcServer {
     /// With the default settings, without headers to add.
     pub fn start(rules: &str) -> Self {
         Self::start_with(rules, settings())
-    }
-
-    pub fn start_with(rules: &str, settings: GrpcSettings) -> Self {
-        let clock = manual_clock();
-        Self::over(|| memory_store(&clock), &clock, rule_set(rules), settings)
     }
 
     /// With a file of envoyproxy/ratelimit.
@@ -37,18 +31,7 @@ impl GrpcServer {
         let (descriptors, _) = files.finish().unwrap_or_else(|problems| panic!("{problems:?}"));
         let mut parser = RulesParser::new(ParserOptions::default());
         parser.set_descriptors(descriptors, options);
-        let clock = manual_clock();
-        Self::over(
-            || memory_store(&clock),
-            &clock,
-            parser.finish().unwrap().rules,
-            settings(),
-        )
-    }
-
-    /// Over a store that is made inside a runtime.
-    pub fn over(store: impl FnOnce() -> AnyStore, clock: &Clock, rules: RuleSet, settings: GrpcSettings) -> Self {
-        Self::serve(|| Gate::new(rules, store()), clock, settings)
+        Self::over_memory(parser.finish().unwrap().rules, settings())
     }
 
     /// Without the rules it was configured with, and so not healthy.
@@ -66,30 +49,8 @@ impl GrpcServer {
         Self::serve(gate, &clock, settings())
     }
 
-    fn serve(gate: impl FnOnce() -> Gate, clock: &Clock, settings: GrpcSettings) -> Self {
-        Self(TestServer::start(gate, clock.clone(), |listener, gate, stopped| {
-            grpc::serve(listener, gate, settings, async {
-                let _ = stopped.await;
-            })
-        }))
-    }
-
     pub fn connect(&self) -> Client<'_> {
         Client::connect(&self.runtime, self.address)
-    }
-}
-
-impl Deref for GrpcServer {
-    type Target = TestServer;
-
-    fn deref(&self) -> &TestServer {
-        &self.0
-    }
-}
-
-impl DerefMut for GrpcServer {
-    fn deref_mut(&mut self) -> &mut TestServer {
-        &mut self.0
     }
 }
 

@@ -1,19 +1,16 @@
 //! The HTTP front end: a server and a client.
 
-pub use crate::http_client::{Answer, Client, assert_starts_with, post};
+pub use crate::http_client::{Answer, Client, assert_starts_with, is_structured, post};
 
-use crate::server::{TestServer, manual_clock, memory_store, rule_set};
-use std::ops::{Deref, DerefMut};
-use tollgate::server::gate::Gate;
+use crate::server::{TestServer, front_end};
 use tollgate::server::http::{self, HttpSettings, RetryAfter};
-use tollgate::server::store::AnyStore;
-use tollgate_limiter::clock::Clock;
-use tollgate_limiter::core::rules::RuleSet;
 
 pub use crate::server::NOW_S;
 
 /// A server of the HTTP API.
-pub struct HttpServer(TestServer);
+pub type HttpServer = TestServer<Http>;
+
+front_end!(Http, HttpSettings, http::serve);
 
 impl HttpServer {
     /// With the default settings, without jitter.
@@ -21,41 +18,8 @@ impl HttpServer {
         Self::start_with(rules, settings())
     }
 
-    pub fn start_with(rules: &str, settings: HttpSettings) -> Self {
-        Self::start_rules(rule_set(rules), settings)
-    }
-
-    pub fn start_rules(rules: RuleSet, settings: HttpSettings) -> Self {
-        let clock = manual_clock();
-        Self::over(|| memory_store(&clock), &clock, rules, settings)
-    }
-
-    /// Over a store that is made inside a runtime.
-    pub fn over(store: impl FnOnce() -> AnyStore, clock: &Clock, rules: RuleSet, settings: HttpSettings) -> Self {
-        let gate = || Gate::new(rules, store());
-        Self(TestServer::start(gate, clock.clone(), |listener, gate, stopped| {
-            http::serve(listener, gate, settings, async {
-                let _ = stopped.await;
-            })
-        }))
-    }
-
     pub fn connect(&self) -> Client {
         Client::connect(self.address)
-    }
-}
-
-impl Deref for HttpServer {
-    type Target = TestServer;
-
-    fn deref(&self) -> &TestServer {
-        &self.0
-    }
-}
-
-impl DerefMut for HttpServer {
-    fn deref_mut(&mut self) -> &mut TestServer {
-        &mut self.0
     }
 }
 

@@ -1,8 +1,8 @@
 //! A client that knows nothing of HTTP but where an answer ends.
 
+use crate::server::connect;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
 
 pub struct Client {
     stream: TcpStream,
@@ -20,12 +20,8 @@ pub struct Answer {
 
 impl Client {
     pub fn connect(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).unwrap();
-        // Far beyond what anything here takes: a test that hangs fails instead.
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        stream.set_nodelay(true).unwrap();
         Self {
-            stream,
+            stream: connect(address),
             rest: Vec::new(),
         }
     }
@@ -143,8 +139,8 @@ pub fn post(path: &str, body: &[u8]) -> Vec<u8> {
     request
 }
 
-/// Whether a strict parser reads what is a structured field.
-fn is_structured(name: &str, value: &str) -> bool {
+/// True if a strict parser of structured fields accepts a rate limit header as the type of its dialect.
+pub fn is_structured(name: &str, value: &str) -> bool {
     let parser = sfv::Parser::new(value);
     match name {
         "ratelimit" if value.starts_with("limit=") => parser.parse::<sfv::Dictionary>().is_ok(),

@@ -17,5 +17,17 @@ mod http_client;
 pub mod resp;
 mod resp_client;
 mod server;
+pub mod table;
 
-pub use server::{TestServer, eventually, manual_clock, memory_store, redis_store, rule_set};
+/// The arguments of an Envoy with the file `envoy.yaml`.
+pub const ENVOY_ARGUMENTS: [&str; 7] = [
+    "-c",
+    "envoy.yaml",
+    "--disable-hot-restart",
+    "--concurrency",
+    "1",
+    "-l",
+    "warning",
+];
+
+pub use server::{TestServer, eventually, manual_clock, memory_store, one_thread_runtime, redis_store, rule_set};

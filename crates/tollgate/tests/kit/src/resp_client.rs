@@ -1,8 +1,8 @@
 //! A client that writes and reads bytes.
 
+use crate::server::connect;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
 
 pub struct Client {
     pub stream: TcpStream,
@@ -10,11 +10,9 @@ pub struct Client {
 
 impl Client {
     pub fn connect(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).unwrap();
-        // Longer than anything takes here: a test that waits for nothing says so and does not hang.
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        stream.set_nodelay(true).unwrap();
-        Self { stream }
+        Self {
+            stream: connect(address),
+        }
     }
 
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) {

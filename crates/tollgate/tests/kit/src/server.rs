@@ -1,6 +1,7 @@
 //! A server for one test.
 
-use std::net::SocketAddr;
+use std::marker::PhantomData;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
@@ -21,8 +22,41 @@ use tollgate_limiter::testing::servers::{Server, ServerKind};
 /// Sun, 15 Nov 2026 22:34:05 GMT, the time of [`manual_clock`].
 pub const NOW_S: u64 = 1_794_782_045;
 
+/// A front end that a test serves.
+pub trait FrontEnd {
+    type Settings: Send + 'static;
+
+    fn serve(
+        listener: Listener,
+        gate: Arc<Gate>,
+        settings: Self::Settings,
+        shutdown: impl Future<Output = ()> + Send + 'static,
+    ) -> impl Future<Output = ()> + Send + 'static;
+}
+
+/// Defines a front end of this name by the function that serves it.
+macro_rules! front_end {
+    ($name:ident, $settings:ty, $serve:path) => {
+        pub struct $name;
+
+        impl crate::server::FrontEnd for $name {
+            type Settings = $settings;
+
+            async fn serve(
+                listener: tollgate::server::net::listen::Listener,
+                gate: std::sync::Arc<tollgate::server::gate::Gate>,
+                settings: $settings,
+                shutdown: impl Future<Output = ()> + Send + 'static,
+            ) {
+                $serve(listener, gate, settings, shutdown).await;
+            }
+        }
+    };
+}
+pub(crate) use front_end;
+
 /// A front end on a port of its own. It stops when it is dropped.
-pub struct TestServer {
+pub struct TestServer<F> {
     pub address: SocketAddr,
     pub gate: Arc<Gate>,
     pub runtime: Runtime,
@@ -32,23 +66,28 @@ pub struct TestServer {
     pub redis: Option<Server>,
     stop: Option<oneshot::Sender<()>>,
     ended: Option<JoinHandle<()>>,
+    front_end: PhantomData<F>,
 }
 
-impl TestServer {
-    /// Serves `gate` with `serve`, which gets a bound listener and the future that stops it.
-    pub fn start<F>(
-        gate: impl FnOnce() -> Gate,
-        clock: Clock,
-        serve: impl FnOnce(Listener, Arc<Gate>, oneshot::Receiver<()>) -> F,
-    ) -> Self
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .unwrap();
+impl<F: FrontEnd> TestServer<F> {
+    /// Over a store that is made inside a runtime.
+    pub fn over(store: impl FnOnce() -> AnyStore, clock: &Clock, rules: RuleSet, settings: F::Settings) -> Self {
+        Self::serve(|| Gate::new(rules, store()), clock, settings)
+    }
+
+    pub fn start_with(rules: &str, settings: F::Settings) -> Self {
+        Self::over_memory(rule_set(rules), settings)
+    }
+
+    /// Over a memory store on a clock that the test moves.
+    pub fn over_memory(rules: RuleSet, settings: F::Settings) -> Self {
+        let clock = manual_clock();
+        Self::over(|| memory_store(&clock), &clock, rules, settings)
+    }
+
+    /// Serves a gate that is made inside a runtime.
+    pub fn serve(gate: impl FnOnce() -> Gate, clock: &Clock, settings: F::Settings) -> Self {
+        let runtime = one_thread_runtime();
         let gate = {
             let _entered = runtime.enter();
             Arc::new(gate())
@@ -61,18 +100,24 @@ impl TestServer {
             panic!("a TCP listener has a TCP address")
         };
         let (stop, stopped) = oneshot::channel();
-        let ended = runtime.spawn(serve(listener, Arc::clone(&gate), stopped));
+        let stopped = async {
+            let _ = stopped.await;
+        };
+        let ended = runtime.spawn(F::serve(listener, Arc::clone(&gate), settings, stopped));
         Self {
             address,
             gate,
             runtime,
-            clock,
+            clock: clock.clone(),
             redis: None,
             stop: Some(stop),
             ended: Some(ended),
+            front_end: PhantomData,
         }
     }
+}
 
+impl<F> TestServer<F> {
     /// Starts to drain.
     pub fn stop(&mut self) {
         let _ = self.stop.take().expect("a server is stopped once").send(());
@@ -90,6 +135,20 @@ impl TestServer {
         let ended = self.runtime.block_on(async { tokio::time::timeout(time, ended).await });
         ended.expect("it ends in time").unwrap();
     }
+}
+
+/// A runtime with one thread.
+pub fn one_thread_runtime() -> Runtime {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(1).enable_all().build().unwrap()
+}
+
+/// A connection on which a read that waits for nothing fails instead of hanging: the timeout is far beyond what anything takes.
+pub(crate) fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
 }
 
 /// A clock that the test moves.
