@@ -1,6 +1,7 @@
 //! What every example must do, and what each gateway does differently.
 
 use crate::fixture::{Example, GatewayFixture, Tokens};
+use tollgate_test_kit::ENVOY_ARGUMENTS;
 
 const NGINX: Example = Example {
     name: "nginx",
@@ -42,15 +43,7 @@ const HAPROXY: Example = Example {
 const ENVOY: Example = Example {
     name: "envoy-ext-authz",
     program: "envoy",
-    arguments: &[
-        "-c",
-        "envoy.yaml",
-        "--disable-hot-restart",
-        "--concurrency",
-        "1",
-        "-l",
-        "warning",
-    ],
+    arguments: &ENVOY_ARGUMENTS,
     wrapper: None,
     unavailable_status: 503,
 };
@@ -64,29 +57,22 @@ enum OnPass {
     Service,
 }
 
-#[test]
-fn nginx_lets_through_and_refuses() {
-    limits(&NGINX, OnPass::Client);
+/// A test of each gateway, so that they run side by side.
+macro_rules! limits_tests {
+    ($($name:ident => $example:ident, $on_pass:expr;)*) => {
+        $(#[test]
+        fn $name() {
+            limits(&$example, $on_pass);
+        })*
+    };
 }
 
-#[test]
-fn traefik_lets_through_and_refuses() {
-    limits(&TRAEFIK, OnPass::Service);
-}
-
-#[test]
-fn caddy_lets_through_and_refuses() {
-    limits(&CADDY, OnPass::Client);
-}
-
-#[test]
-fn haproxy_lets_through_and_refuses() {
-    limits(&HAPROXY, OnPass::Client);
-}
-
-#[test]
-fn envoy_lets_through_and_refuses() {
-    limits(&ENVOY, OnPass::Client);
+limits_tests! {
+    nginx_lets_through_and_refuses => NGINX, OnPass::Client;
+    traefik_lets_through_and_refuses => TRAEFIK, OnPass::Service;
+    caddy_lets_through_and_refuses => CADDY, OnPass::Client;
+    haproxy_lets_through_and_refuses => HAPROXY, OnPass::Client;
+    envoy_lets_through_and_refuses => ENVOY, OnPass::Client;
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use tokio::runtime::Runtime;
+use tollgate_test_kit::one_thread_runtime;
 
 /// What can be run of an example.
 #[derive(PartialEq, Eq)]
@@ -53,11 +54,7 @@ impl GatewayFixture {
             let is_there = files.iter().any(|(_, text)| text.contains(known));
             assert!(is_there, "{} has no port {known}", example.name);
         }
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .expect("threads can be started");
+        let runtime = one_thread_runtime();
         let service = Service::start(&runtime);
         let folder = Folder::new();
 

@@ -13,6 +13,12 @@ use tollgate_test_kit::grpc::{Client, GrpcServer, SHOULD_RATE_LIMIT, descriptor,
 
 const RULES: &str = "- { id: x, limit: 10/min }\n";
 
+fn with(change: impl FnOnce(&mut GrpcSettings)) -> GrpcServer {
+    let mut settings = settings();
+    change(&mut settings);
+    GrpcServer::start_with(RULES, settings)
+}
+
 #[test]
 fn what_is_too_large_is_refused_and_takes_nothing() {
     let server = GrpcServer::start(RULES);
@@ -89,13 +95,7 @@ fn headers_that_are_too_large_are_refused() {
 
 #[test]
 fn a_connection_without_calls_is_told_to_go() {
-    let server = GrpcServer::start_with(
-        RULES,
-        GrpcSettings {
-            idle_timeout: Duration::from_millis(50),
-            ..settings()
-        },
-    );
+    let server = with(|settings| settings.idle_timeout = Duration::from_millis(50));
     let mut client = server.connect();
     client.should_rate_limit(&request_for([descriptor(&[])]));
     // In good order.
@@ -104,13 +104,7 @@ fn a_connection_without_calls_is_told_to_go() {
 
 #[test]
 fn who_says_nothing_is_cut_off_long_before() {
-    let server = GrpcServer::start_with(
-        RULES,
-        GrpcSettings {
-            header_timeout: Duration::from_millis(50),
-            ..settings()
-        },
-    );
+    let server = with(|settings| settings.header_timeout = Duration::from_millis(50));
     let mut speaks = server.connect();
     speaks.should_rate_limit(&request_for([descriptor(&[])]));
     for bytes in [&b""[..], b"PRI * HTTP/2.0"] {

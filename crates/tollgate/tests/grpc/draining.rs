@@ -6,15 +6,12 @@ use std::net::TcpStream;
 use std::time::Duration;
 use tollgate::server::grpc::GrpcSettings;
 use tollgate_test_kit::grpc::{GrpcServer, descriptor, request_for, settings};
+use tollgate_test_kit::one_thread_runtime;
 
 #[test]
 fn a_draining_server_says_goaway_and_takes_no_more() {
     let mut server = GrpcServer::start("- { id: x, limit: 10/min }\n");
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = one_thread_runtime();
     let mut client = tollgate_test_kit::grpc::Client::connect(&runtime, server.address);
     client.should_rate_limit(&request_for([descriptor(&[])]));
     server.stop();

@@ -2,7 +2,7 @@
 
 use http_body_util::BodyExt;
 use tollgate_test_kit::grpc::{Client, GrpcServer};
-use tollgate_test_kit::rule_set;
+use tollgate_test_kit::{one_thread_runtime, rule_set};
 
 const CHECK: &str = "/grpc.health.v1.Health/Check";
 const WATCH: &str = "/grpc.health.v1.Health/Watch";
@@ -34,11 +34,7 @@ fn the_server_and_its_service_are_serving_and_nobody_else_is_known() {
 #[test]
 fn who_watches_hears_that_a_draining_server_serves_no_more() {
     let mut server = GrpcServer::start("- { id: x, limit: 10/min }\n");
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = one_thread_runtime();
     let mut client = Client::connect(&runtime, server.address);
     let mut body = runtime.block_on(async { client.start_call(WATCH, &[]).await.unwrap().into_body() });
     let mut next = || runtime.block_on(async { body.frame().await.unwrap().unwrap().into_data().unwrap() });

@@ -18,23 +18,23 @@ fn bounded(bounds: HttpLimits) -> HttpServer {
     )
 }
 
+fn with_timeouts(header_timeout: Duration, idle_timeout: Duration) -> HttpServer {
+    bounded(HttpLimits {
+        header_timeout,
+        idle_timeout,
+        ..HttpLimits::default()
+    })
+}
+
 #[test]
 fn who_says_nothing_is_cut_off() {
-    let server = bounded(HttpLimits {
-        header_timeout: SHORT,
-        idle_timeout: LONG,
-        ..HttpLimits::default()
-    });
+    let server = with_timeouts(SHORT, LONG);
     assert!(server.connect().is_closed());
 }
 
 #[test]
 fn who_drips_a_request_is_cut_off() {
-    let server = bounded(HttpLimits {
-        header_timeout: SHORT,
-        idle_timeout: LONG,
-        ..HttpLimits::default()
-    });
+    let server = with_timeouts(SHORT, LONG);
     let mut client = server.connect();
     client.send("POST /v1/check HTTP/1.1\r\nHos");
     assert!(client.is_closed());
@@ -47,11 +47,7 @@ fn who_drips_a_request_is_cut_off() {
 
 #[test]
 fn who_is_idle_between_requests_is_cut_off_later() {
-    let server = bounded(HttpLimits {
-        header_timeout: LONG,
-        idle_timeout: SHORT,
-        ..HttpLimits::default()
-    });
+    let server = with_timeouts(LONG, SHORT);
     let mut client = server.connect();
     assert_eq!(client.check("").status, 200);
     assert!(client.is_closed());

@@ -215,8 +215,7 @@ fn the_schema_is_one_of_settings_and_rules() {
 
 /// A server with one rule for each merchant.
 fn limited() -> (TestFolder, TestServer) {
-    let folder = TestFolder::with("tollgate.yaml", "rules: [{ id: plan, per: merchant, limit: 2/h }]\n");
-    let server = TestServer::start(&folder, &[]);
+    let (folder, server) = TestServer::with_settings("rules: [{ id: plan, per: merchant, limit: 2/h }]\n");
     (folder, server)
 }
 

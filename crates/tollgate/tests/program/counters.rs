@@ -18,6 +18,17 @@ fn send(redis: &Redis, commands: &str, lines: usize) -> Vec<String> {
         .collect()
 }
 
+/// The settings of a server over a Redis, with a file of envoyproxy/ratelimit.
+fn shop(redis: &Redis, mode: &str, counters: &str, file: &str) -> TestFolder {
+    let settings = format!(
+        "store: {{ url: '{}', deadline: 5s, mode: {mode} }}\nenvoy_rules:\n  files: shop.yaml\n  counters: {{ {counters} }}\n",
+        redis.url()
+    );
+    let folder = TestFolder::with("tollgate.yaml", &settings);
+    folder.write("shop.yaml", file);
+    folder
+}
+
 /// The key that envoyproxy/ratelimit counts a user in now, with a prefix that both are set to.
 fn key(redis: &Redis) -> String {
     // Two texts behind their lengths: seconds and microseconds.
@@ -29,13 +40,8 @@ fn key(redis: &Redis) -> String {
 #[test]
 fn two_servers_and_envoyproxy_count_on_one_key() {
     let (redis, second) = (Redis::start(ServerKind::Redis70), Redis::start(ServerKind::Valkey));
-    let settings = format!(
-        "store: {{ url: '{}', deadline: 5s }}\nenvoy_rules:\n  files: shop.yaml\n  counters: {{ prefix: 'rl:', per_second: '{}' }}\n",
-        redis.url(),
-        second.url()
-    );
-    let folder = TestFolder::with("tollgate.yaml", &settings);
-    folder.write("shop.yaml", FILE);
+    let counters = format!("prefix: 'rl:', per_second: '{}'", second.url());
+    let folder = shop(&redis, "auto", &counters, FILE);
     let servers = [(); 2].map(|()| TestServer::start(&folder, &[]));
     let body =
         |key: &str| format!(r#"{{"domain":"shop","descriptors":[{{"entries":[{{"key":"{key}","value":"u"}}]}}]}}"#);
@@ -82,18 +88,13 @@ fn metric(server: &TestServer, name: &str, path: &str) -> u64 {
 #[test]
 fn what_another_limit_refuses_is_not_near_and_what_is_remembered_is_told() {
     let redis = Redis::start(ServerKind::Redis70);
-    let settings = format!(
-        "store: {{ url: '{}', deadline: 5s }}\nenvoy_rules:\n  files: shop.yaml\n  counters: {{ stop_when_over: true, local_cache: 1000 }}\n",
-        redis.url()
-    );
-    let folder = TestFolder::with("tollgate.yaml", &settings);
     let limit = |requests| format!("rate_limit: {{ unit: year, requests_per_unit: {requests} }}");
     let file = format!(
         "domain: shop\ndescriptors: [{{ key: wide, {} }}, {{ key: narrow, {} }}]\n",
         limit(10),
         limit(1)
     );
-    folder.write("shop.yaml", &file);
+    let folder = shop(&redis, "auto", "stop_when_over: true, local_cache: 1000", &file);
     let server = TestServer::start(&folder, &[]);
     let hit = |hits: u32, keys: &[&str]| {
         let entries = keys
@@ -126,12 +127,7 @@ fn what_another_limit_refuses_is_not_near_and_what_is_remembered_is_told() {
 #[test]
 fn what_the_store_did_not_take_back_is_not_counted_as_given() {
     let redis = Redis::start(ServerKind::Redis70);
-    let settings = format!(
-        "store: {{ url: '{}', deadline: 5s, mode: shared_only }}\nenvoy_rules:\n  files: shop.yaml\n  counters: {{ prefix: 'rl:' }}\n",
-        redis.url()
-    );
-    let folder = TestFolder::with("tollgate.yaml", &settings);
-    folder.write("shop.yaml", FILE);
+    let folder = shop(&redis, "shared_only", "prefix: 'rl:'", FILE);
     let server = TestServer::start(&folder, &[]);
     let refund = |more: &str| {
         let entries = r#"[{"key":"user","value":"u"}]"#;

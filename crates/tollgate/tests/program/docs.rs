@@ -12,8 +12,7 @@ const ANYTHING: &str = "…";
 #[test]
 fn every_exchange_of_the_http_page_goes_as_it_is_written() {
     let rules = blocks(HTTP, "yaml").next().expect("the page has rules");
-    let folder = TestFolder::with("tollgate.yaml", rules);
-    let server = TestServer::start(&folder, &[]);
+    let (_folder, server) = TestServer::with_settings(rules);
     let mut checked = 0;
     for block in blocks(HTTP, "http") {
         for exchange in exchanges(block) {
@@ -159,17 +158,11 @@ fn fits(expected: &str, text: &str) -> bool {
 
 #[test]
 fn anything_is_anything_and_the_rest_is_itself() {
-    for (expected, text, matches) in [
-        ("ab", "ab", true),
-        ("ab", "abc", false),
-        ("a…", "abc", true),
-        ("…c", "abc", true),
-        ("a…c", "abc", true),
-        ("a…c", "abd", false),
-        ("…b…", "abc", true),
-        ("…x…", "abc", false),
-        ("…", "", true),
-    ] {
-        assert_eq!(fits(expected, text), matches, "{expected} {text}");
+    for expected in ["abc", "a…", "…c", "a…c", "…b…", "…"] {
+        assert!(fits(expected, "abc"), "{expected}");
     }
+    for expected in ["ab", "a…d", "…x…", ""] {
+        assert!(!fits(expected, "abc"), "{expected}");
+    }
+    assert!(fits("…", ""));
 }

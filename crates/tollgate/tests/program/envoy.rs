@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tollgate_limiter::testing::servers::{Server as Redis, ServerKind};
+use tollgate_test_kit::ENVOY_ARGUMENTS;
 
 /// It all, running. The first to go is Envoy.
 struct EnvoySetup {
@@ -107,15 +108,7 @@ fn run(folder: &TestFolder, example_dir: &str, service: u16, grpc_port: u16) -> 
     folder.write("envoy.yaml", &text);
     let log = fs::File::create(folder.path().join("envoy.log")).expect("there is room for a log");
     let envoy = Command::new(program())
-        .args([
-            "-c",
-            "envoy.yaml",
-            "--disable-hot-restart",
-            "--concurrency",
-            "1",
-            "-l",
-            "warning",
-        ])
+        .args(ENVOY_ARGUMENTS)
         .current_dir(folder.path())
         .stdin(Stdio::null())
         .stdout(Stdio::null())

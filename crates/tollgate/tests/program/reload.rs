@@ -20,6 +20,13 @@ fn remaining(server: &TestServer) -> u64 {
     left.unwrap_or_else(|| panic!("{}", answer.body))
 }
 
+/// Waits until it has reloaded so often, and asserts what is left then.
+#[track_caller]
+fn assert_reloaded(server: &TestServer, times: usize, left: u64) {
+    server.wait_for(RELOADED, times);
+    assert_eq!(remaining(server), left);
+}
+
 /// A server whose rules are in `rules.yaml`.
 fn start(limit: &str) -> (TestFolder, TestServer) {
     let folder = TestFolder::with("tollgate.yaml", "rules_files: [rules.yaml]\n");
@@ -56,12 +63,10 @@ fn a_window_of_another_period_is_another_counter() {
     server.post("/v1/check", r#"{"attributes":{},"cost":5}"#);
     assert_eq!(remaining(&server), 0);
     folder.replace("rules.yaml", &rules("algorithm: fixed_window, limit: 5/week"));
-    server.wait_for(RELOADED, 1);
-    assert_eq!(remaining(&server), 5);
+    assert_reloaded(&server, 1, 5);
     // And the old one is still there when it comes back.
     folder.replace("rules.yaml", &rules("algorithm: fixed_window, limit: 5/day"));
-    server.wait_for(RELOADED, 2);
-    assert_eq!(remaining(&server), 0);
+    assert_reloaded(&server, 2, 0);
 }
 
 #[test]
@@ -78,24 +83,19 @@ fn a_file_may_be_written_in_place_replaced_or_reached_by_another_link() {
     folder.write("mounted/..tuesday/rules.yaml", &rules("limit: 20/day"));
     symlink("..tuesday", mounted.join("..new")).unwrap();
     fs::rename(mounted.join("..new"), mounted.join("..data")).unwrap();
-    server.wait_for(RELOADED, 1);
-    assert_eq!(remaining(&server), 20);
+    assert_reloaded(&server, 1, 20);
 
     folder.write("mounted/..tuesday/rules.yaml", &rules("limit: 30/day"));
-    server.wait_for(RELOADED, 2);
-    assert_eq!(remaining(&server), 30);
+    assert_reloaded(&server, 2, 30);
 
     folder.replace("mounted/rules.yaml", &rules("limit: 40/day"));
-    server.wait_for(RELOADED, 3);
-    assert_eq!(remaining(&server), 40);
+    assert_reloaded(&server, 3, 40);
 
     // A file more, and one less.
     folder.write("mounted/more.yaml", "rules: [{ id: less, limit: 5/day }]\n");
-    server.wait_for(RELOADED, 4);
-    assert_eq!(remaining(&server), 5);
+    assert_reloaded(&server, 4, 5);
     fs::remove_file(mounted.join("more.yaml")).unwrap();
-    server.wait_for(RELOADED, 5);
-    assert_eq!(remaining(&server), 40);
+    assert_reloaded(&server, 5, 40);
 }
 
 #[test]
@@ -138,21 +138,18 @@ fn a_broken_edit_keeps_what_ran_and_shows_until_it_is_mended() {
     assert_eq!(remaining(&server), 10);
 
     folder.replace("rules.yaml", &rules("limit: 20/day"));
-    server.wait_for(RELOADED, 1);
-    assert_eq!(remaining(&server), 20);
+    assert_reloaded(&server, 1, 20);
     assert!(!server.get("/readyz").body.contains("limt"));
 }
 
 #[test]
 fn rules_in_the_settings_are_watched_too_and_other_settings_ask_for_a_restart() {
-    let folder = TestFolder::with("tollgate.yaml", "drain: 1s\nrules: [{ id: all, limit: 10/day }]\n");
-    let server = TestServer::start(&folder, &[]);
+    let (folder, server) = TestServer::with_settings("drain: 1s\nrules: [{ id: all, limit: 10/day }]\n");
     folder.replace(
         "tollgate.yaml",
         "drain: 2s\nheaders: none\nrules: [{ id: all, limit: 20/day }]\n",
     );
-    server.wait_for(RELOADED, 1);
-    assert_eq!(remaining(&server), 20);
+    assert_reloaded(&server, 1, 20);
     let log = server.log();
     assert!(
         log.contains("only after a restart") && log.contains("drain, headers"),
@@ -176,8 +173,7 @@ fn a_signal_reads_them_again_changed_or_not() {
     server.signal("HUP");
     server.wait_for(RELOADED, 1);
     server.signal("HUP");
-    server.wait_for(RELOADED, 2);
-    assert_eq!(remaining(&server), 10);
+    assert_reloaded(&server, 2, 10);
     assert!(server.stop().success());
 }
 

@@ -38,11 +38,9 @@ fn with_nothing_at_all_it_starts_and_its_curl_line_counts_down_to_a_429() {
 
 #[test]
 fn the_lines_before_ready_are_the_addresses_and_something_to_try() {
-    let folder = TestFolder::with(
-        "tollgate.yaml",
+    let (_folder, server) = TestServer::with_settings(
         "rules: [{ id: r, domain: shop, per: [merchant], when: { endpoint: /v1 }, limit: 1/h }]",
     );
-    let server = TestServer::start(&folder, &[]);
     let lines: Vec<&str> = server.banner.lines().collect();
     assert_eq!(lines.len(), 3);
     assert!(
@@ -64,8 +62,7 @@ fn both_signals_that_stop_it_end_it_well() {
 
 #[test]
 fn requests_in_flight_are_answered_when_it_is_told_to_stop() {
-    let folder = TestFolder::with("tollgate.yaml", "rules: [{ id: all, limit: 1000/h }]");
-    let server = TestServer::start(&folder, &[]);
+    let (_folder, server) = TestServer::with_settings("rules: [{ id: all, limit: 1000/h }]");
     let body = r#"{"attributes":{}}"#;
     let (first, second) = body.split_at(7);
     let mut streams: Vec<_> = (0..40).map(|_| server.connect()).collect();
@@ -241,11 +238,9 @@ fn what_this_version_has_not_is_refused() {
 
 #[test]
 fn counters_outlast_a_restart_by_a_snapshot_in_a_folder_that_is_locked() {
-    let folder = TestFolder::with(
-        "tollgate.yaml",
+    let (folder, first) = TestServer::with_settings(
         "store: { url: memory, snapshot: counters }\ndata_dir: data\nrules: [{ id: r, per: user, limit: 2/h }]\n",
     );
-    let first = TestServer::start(&folder, &[]);
     let statuses = |server: &TestServer| [(); 3].map(|()| server.check(r#"{"user":"u"}"#).status);
     assert_eq!(statuses(&first), [200, 200, 429]);
 

@@ -13,14 +13,18 @@ fn instance(folder: &TestFolder, store: &str) -> TestServer {
     TestServer::start(folder, &["--set", &store])
 }
 
+/// So many with the same settings.
+fn instances<const N: usize>(store: &str, settings: &str) -> (TestFolder, [TestServer; N]) {
+    let folder = TestFolder::with("tollgate.yaml", settings);
+    let instances = [(); N].map(|()| instance(&folder, store));
+    (folder, instances)
+}
+
 #[test]
 fn four_instances_keep_one_limit() {
     let redis = Redis::start(ServerKind::Redis70);
-    let folder = TestFolder::with(
-        "tollgate.yaml",
-        "rules: [{ id: minute, per: user, limit: 100/min, algorithm: sliding_log }]\n",
-    );
-    let instances = [(); 4].map(|()| instance(&folder, &redis.url()));
+    let rules = "rules: [{ id: minute, per: user, limit: 100/min, algorithm: sliding_log }]\n";
+    let (_folder, instances) = instances::<4>(&redis.url(), rules);
     let passed: usize = std::thread::scope(|scope| {
         let clients = instances.each_ref().map(|instance| {
             scope.spawn(|| {
@@ -41,11 +45,8 @@ fn four_instances_keep_one_limit() {
 #[test]
 fn two_instances_keep_limits_on_a_cluster() {
     let cluster = Cluster::start(ServerKind::Redis70);
-    let folder = TestFolder::with(
-        "tollgate.yaml",
-        "rules:\n- { id: everybody, limit: 50/h }\n- { id: each, per: user, limit: 4/h }\n",
-    );
-    let instances = [(); 2].map(|()| instance(&folder, &cluster.url()));
+    let rules = "rules:\n- { id: everybody, limit: 50/h }\n- { id: each, per: user, limit: 4/h }\n";
+    let (_folder, instances) = instances::<2>(&cluster.url(), rules);
     let mut passed = 0;
     for user in 0..20 {
         for attempt in 0..3 {
@@ -401,8 +402,7 @@ fn who_decides_is_switched_while_it_runs_and_without_the_store() {
             "store: {{ url: 'redis://127.0.0.1:1', instances: 1, mode: {mode} }}\nrules: [{{ id: r, limit: 100/h }}]\n"
         )
     };
-    let folder = TestFolder::with("tollgate.yaml", &settings("auto"));
-    let server = TestServer::start(&folder, &[]);
+    let (folder, server) = TestServer::with_settings(&settings("auto"));
     assert_eq!(server.check("{}").json()["source"], "local");
     folder.replace("tollgate.yaml", &settings("shared_only"));
     server.wait_for("rules reloaded", 1);

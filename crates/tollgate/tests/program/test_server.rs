@@ -105,6 +105,13 @@ impl TestServer {
         Self::spawn(tollgate(folder, &all))
     }
 
+    /// The same with these settings, in a folder of its own.
+    pub(crate) fn with_settings(settings: &str) -> (TestFolder, Self) {
+        let folder = TestFolder::with("tollgate.yaml", settings);
+        let server = Self::start(&folder, &[]);
+        (folder, server)
+    }
+
     pub(crate) fn spawn(mut command: Command) -> Self {
         let mut child = command
             .stdout(Stdio::piped())

@@ -13,6 +13,7 @@ use tollgate_limiter::core::network::Networks;
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::rules::{ParserOptions, RulesParser};
 use tollgate_limiter::core::yaml;
+use tollgate_test_kit::one_thread_runtime;
 
 /// Forward-auth settings that read each attribute from a header of its name.
 fn forward() -> Forward {
@@ -38,11 +39,7 @@ impl TestServer {
         let mut reader = RulesParser::new(ParserOptions::default());
         reader.add_file(&node);
         let rules = reader.finish().unwrap_or_else(|problems| panic!("{problems:?}")).rules;
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .unwrap();
+        let runtime = one_thread_runtime();
         // The shared store spawns its connection when it is created.
         let gate = runtime.block_on(async { Arc::new(Gate::new(rules, store())) });
         gate.advance_phase(Phase::Ready);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use tollgate::server::auth::tokens::{Keyring, Rights, TokenSecret, Tokens};
 use tollgate::server::resp::RespSettings;
-use tollgate_test_kit::resp::RespServer;
+use tollgate_test_kit::resp::{Client, RespServer};
 
 const PASSWORD: &str = "correct-horse-battery";
 const TOKEN: &str = "token-of-the-shop-0001";
@@ -25,6 +25,12 @@ fn guarded() -> (RespServer, Arc<Keyring>) {
         ..RespSettings::default()
     };
     (RespServer::start_with("", settings), tokens)
+}
+
+fn authenticated(server: &RespServer, secret: &str) -> Client {
+    let mut client = server.connect();
+    client.expect(&format!("AUTH {secret}"), "+OK\r\n");
+    client
 }
 
 #[test]
@@ -82,8 +88,7 @@ fn a_password_and_a_token_open_the_door() {
 #[test]
 fn a_token_may_do_what_its_rights_say() {
     let (server, _) = guarded();
-    let mut client = server.connect();
-    client.expect(&format!("AUTH {READER}"), "+OK\r\n");
+    let mut client = authenticated(&server, READER);
     client.expect("PING", "+PONG\r\n");
     for line in ["CL.THROTTLE k 1 1 1", "TOLLGATE.CHECK d 1"] {
         let reply = client.request(line);
@@ -99,10 +104,8 @@ fn a_token_may_do_what_its_rights_say() {
 #[test]
 fn a_token_that_holds_no_more_opens_nothing_any_more() {
     let (server, tokens) = guarded();
-    let mut shop = server.connect();
-    let mut other = server.connect();
-    shop.expect(&format!("AUTH {TOKEN}"), "+OK\r\n");
-    other.expect(&format!("AUTH {PASSWORD}"), "+OK\r\n");
+    let mut shop = authenticated(&server, TOKEN);
+    let mut other = authenticated(&server, PASSWORD);
     let mut without = Tokens::default();
     without
         .add("reader", TokenSecret::Plain(READER), Rights::METRICS)
@@ -115,8 +118,7 @@ fn a_token_that_holds_no_more_opens_nothing_any_more() {
 #[test]
 fn reset_forgets_who_it_was() {
     let (server, _) = guarded();
-    let mut client = server.connect();
-    client.expect(&format!("AUTH {PASSWORD}"), "+OK\r\n");
+    let mut client = authenticated(&server, PASSWORD);
     client.expect("RESET", "+RESET\r\n");
     assert!(client.request("PING").starts_with("-NOAUTH "));
 }

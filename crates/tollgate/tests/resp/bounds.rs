@@ -7,6 +7,12 @@ use tollgate::server::auth::tokens::{Keyring, Rights, TokenSecret, Tokens};
 use tollgate::server::resp::RespSettings;
 use tollgate_test_kit::resp::{Client, RespServer, command};
 
+fn with(change: impl FnOnce(&mut RespSettings)) -> RespServer {
+    let mut settings = RespSettings::default();
+    change(&mut settings);
+    RespServer::start_with("", settings)
+}
+
 #[test]
 fn what_is_no_command_is_told_so_and_ends_the_connection() {
     for server in RespServer::both("") {
@@ -69,11 +75,7 @@ fn a_client_that_reads_no_replies_is_cut_off() {
 
 #[test]
 fn whoever_sends_half_a_command_has_some_time_and_no_more() {
-    let settings = RespSettings {
-        command_timeout: Duration::from_millis(200),
-        ..RespSettings::default()
-    };
-    let server = RespServer::start_with("", settings);
+    let server = with(|settings| settings.command_timeout = Duration::from_millis(200));
     let mut slow = server.connect();
     let mut idle = server.connect();
     slow.send("*1\r\n$4\r\nPI");
@@ -84,11 +86,7 @@ fn whoever_sends_half_a_command_has_some_time_and_no_more() {
 
 #[test]
 fn whoever_does_nothing_for_too_long_is_hung_up_on() {
-    let settings = RespSettings {
-        idle_timeout: Duration::from_millis(100),
-        ..RespSettings::default()
-    };
-    let server = RespServer::start_with("", settings);
+    let server = with(|settings| settings.idle_timeout = Duration::from_millis(100));
     let mut client = server.connect();
     client.expect("PING", "+PONG\r\n");
     assert_eq!(client.rest(), "");
@@ -96,11 +94,7 @@ fn whoever_does_nothing_for_too_long_is_hung_up_on() {
 
 #[test]
 fn at_the_cap_of_connections_the_next_waits_until_one_ends() {
-    let settings = RespSettings {
-        connections: 1,
-        ..RespSettings::default()
-    };
-    let server = RespServer::start_with("", settings);
+    let server = with(|settings| settings.connections = 1);
     let mut first = server.connect();
     first.expect("PING", "+PONG\r\n");
     let mut second = server.connect();

@@ -2,6 +2,7 @@
 
 use tollgate_limiter::core::Micros;
 use tollgate_test_kit::resp::{Client, RespServer, command};
+use tollgate_test_kit::table::assert_contains;
 
 /// Calls on keys never seen: what is asked behind the name and the key, and the reply.
 const CALLS: [&[(&str, &str)]; 24] = [
@@ -208,12 +209,13 @@ fn calls_are_counted_by_door_and_result() {
     }
     client.request("CL.THROTTLE k");
     let metrics = server.gate.metrics_text();
-    for wanted in [
-        "tollgate_checks_total{result=\"allow\",source=\"memory\",protocol=\"resp\"} 1\n",
-        "tollgate_checks_total{result=\"deny\",source=\"memory\",protocol=\"resp\"} 2\n",
-        "tollgate_decisions_total{rule=\"(CL.THROTTLE)\",result=\"deny\",source=\"memory\",protocol=\"resp\"} 2\n",
-        "tollgate_decision_seconds_count 3\n",
-    ] {
-        assert!(metrics.contains(wanted), "{wanted} is not in {metrics}");
-    }
+    assert_contains(
+        &metrics,
+        &[
+            "tollgate_checks_total{result=\"allow\",source=\"memory\",protocol=\"resp\"} 1\n",
+            "tollgate_checks_total{result=\"deny\",source=\"memory\",protocol=\"resp\"} 2\n",
+            "tollgate_decisions_total{rule=\"(CL.THROTTLE)\",result=\"deny\",source=\"memory\",protocol=\"resp\"} 2\n",
+            "tollgate_decision_seconds_count 3\n",
+        ],
+    );
 }

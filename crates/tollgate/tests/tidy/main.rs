@@ -12,94 +12,35 @@ mod source;
 use repository::repository;
 use rules::{Rule, tree, vocabulary};
 
-#[test]
-fn every_algorithm_has_its_files_side_by_side() {
-    check(rules::algorithm_files);
+/// Tests with these names, each of one rule.
+macro_rules! tests {
+    ($($name:ident => $check:expr,)*) => {
+        $(#[test]
+        fn $name() {
+            $check;
+        })*
+    };
 }
 
-#[test]
-fn only_settle_calls_the_server() {
-    check(rules::server_calls);
-}
-
-#[test]
-fn manifests_keep_the_promise_of_their_crate() {
-    check(rules::dependencies);
-}
-
-#[test]
-fn a_module_is_named_after_itself() {
-    check(rules::module_files);
-}
-
-#[test]
-fn white_space_is_clean() {
-    check(rules::white_space);
-}
-
-#[test]
-fn a_document_has_one_title() {
-    check(rules::titles);
-}
-
-#[test]
-fn no_source_file_outgrows_its_reader() {
-    check(rules::lengths);
-}
-
-#[test]
-fn nothing_is_left_unfinished() {
-    check(rules::unfinished);
-}
-
-#[test]
-fn no_path_of_a_machine_is_written_down() {
-    check(rules::machine_paths);
-}
-
-#[test]
-fn front_ends_do_not_know_each_other() {
-    check(rules::imports);
-}
-
-#[test]
-fn layers_of_the_redis_store_import_one_way() {
-    check(rules::redis_layers);
-}
-
-#[test]
-fn nothing_strays_at_the_top() {
-    check(rules::top_level);
-}
-
-#[test]
-fn names_use_the_words_of_the_field() {
-    check_except("names", vocabulary::names);
-}
-
-#[test]
-fn text_for_users_has_no_banned_words() {
-    check_except("texts", vocabulary::texts);
-}
-
-#[test]
-fn a_public_type_has_a_name_of_its_own() {
-    check_except("public_types", vocabulary::public_types);
-}
-
-#[test]
-fn no_doc_comment_opens_with_a_question_word() {
-    check_except("doc_openings", vocabulary::doc_openings);
-}
-
-#[test]
-fn no_folder_has_too_many_files() {
-    check_except("folder_sizes", tree::folder_sizes);
-}
-
-#[test]
-fn the_code_map_names_every_file() {
-    check_except("code_map", tree::code_map);
+tests! {
+    every_algorithm_has_its_files_side_by_side => check(rules::algorithm_files),
+    only_settle_calls_the_server => check(rules::server_calls),
+    manifests_keep_the_promise_of_their_crate => check(rules::dependencies),
+    a_module_is_named_after_itself => check(rules::module_files),
+    white_space_is_clean => check(rules::white_space),
+    a_document_has_one_title => check(rules::titles),
+    no_source_file_outgrows_its_reader => check(rules::lengths),
+    nothing_is_left_unfinished => check(rules::unfinished),
+    no_path_of_a_machine_is_written_down => check(rules::machine_paths),
+    front_ends_do_not_know_each_other => check(rules::imports),
+    layers_of_the_redis_store_import_one_way => check(rules::redis_layers),
+    nothing_strays_at_the_top => check(rules::top_level),
+    names_use_the_words_of_the_field => check_except("names", vocabulary::names),
+    text_for_users_has_no_banned_words => check_except("texts", vocabulary::texts),
+    a_public_type_has_a_name_of_its_own => check_except("public_types", vocabulary::public_types),
+    no_doc_comment_opens_with_a_question_word => check_except("doc_openings", vocabulary::doc_openings),
+    no_folder_has_too_many_files => check_except("folder_sizes", tree::folder_sizes),
+    the_code_map_names_every_file => check_except("code_map", tree::code_map),
 }
 
 /// Runs a rule over the repository and panics with all violations.
