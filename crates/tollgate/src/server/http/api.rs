@@ -1,6 +1,7 @@
-//! The endpoints of the HTTP API.
+//! The HTTP API: finds the route of a request, reads its body and runs its endpoint.
 
 mod body;
+mod endpoints;
 mod explain;
 mod ready;
 pub mod request;
@@ -9,10 +10,9 @@ mod retry_after;
 mod rls;
 
 use self::body::{BodyBytes, IncomingBody, body_budget, read};
-use self::request::CheckRequest;
+use self::explain::ExplainFormat;
 use self::response::CheckResponse;
 use super::forward::ForwardPath;
-use super::json::ObjectWriter;
 use super::problem_details::ProblemDetails;
 use super::settings::HttpSettings;
 use super::{auth, forward};
@@ -21,21 +21,14 @@ use crate::server::auth::tokens::Rights;
 use crate::server::gate::{Gate, Phase};
 use crate::server::net::idle::RequestGuard;
 use crate::server::net::memory_budget::MemoryBudget;
-use crate::server::rls::request::is_refund;
 use crate::server::telemetry::{Protocol, Telemetry};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::header::{ACCEPT, ALLOW, CONNECTION, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER};
-use hyper::http::request::Parts;
+use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Version};
-use serde_json::json;
 use std::net::IpAddr;
 use std::sync::Arc;
-use tollgate_limiter::ForgetError;
-use tollgate_limiter::core::rules::Attempt;
-use tollgate_limiter::core::{Cost, Timestamp};
-use tollgate_limiter::store::StoreError;
 
 /// The OpenAPI document of this API.
 pub const OPENAPI: &str = include_str!("api/openapi.json");
@@ -73,6 +66,9 @@ pub(super) enum Route {
     RlConfig,
     Stats,
 }
+
+/// The response of an endpoint, or the problem that takes its place.
+type EndpointResult = Result<Response<Full<Bytes>>, ProblemDetails>;
 
 /// A request with its route. Futures are moved, so a check carries no head, and rarer requests are boxed.
 pub(super) enum RoutedRequest {
@@ -178,35 +174,7 @@ impl HttpService {
         Ok(Route::Forward)
     }
 
-    /// Any method; the body is not awaited, because the original request is described in the head.
-    async fn forward(&self, head: &Parts, peer: IpAddr) -> Result<Response<Full<Bytes>>, ProblemDetails> {
-        let (Some(forward), Some(target)) = (&self.settings.forward, ForwardPath::parse(head.uri.path())) else {
-            return Err(ProblemDetails::new(
-                StatusCode::NOT_FOUND,
-                "forward-auth is not configured; set `forward_auth: { gateway: … }`",
-            ));
-        };
-        let extracted = forward.extract(head, target.rest, peer)?;
-        let attempt = Attempt {
-            domain: &target.domain,
-            attributes: &extracted.attributes(),
-            cost: Cost::ONE,
-        };
-        let snapshot = self.gate.snapshot(Protocol::Forward);
-        let result = snapshot.check(&attempt).await;
-        let response = CheckResponse::new(&attempt, &result);
-        Ok(response::gateway_response(
-            &self.settings,
-            &response,
-            target.deny_status,
-        ))
-    }
-
-    async fn check(
-        &self,
-        incoming: IncomingBody,
-        guard: &RequestGuard,
-    ) -> Result<Response<Full<Bytes>>, ProblemDetails> {
+    async fn check(&self, incoming: IncomingBody, guard: &RequestGuard) -> EndpointResult {
         let body = self.body(incoming, guard).await?;
         let check_request = request::attempt(&body)?;
         let attributes = check_request.attributes();
@@ -224,17 +192,23 @@ impl HttpService {
         request: Request<Incoming>,
         peer: IpAddr,
         guard: &RequestGuard,
-    ) -> Result<Response<Full<Bytes>>, ProblemDetails> {
+    ) -> EndpointResult {
         match route {
             Route::Check => self.check(request.into(), guard).await,
-            Route::Batch => self.batch(request, guard).await,
-            Route::Refund => self.refund(request, guard).await,
-            Route::Forget => self.forget(request, guard).await,
-            Route::Release => self.release(request, guard).await,
-            Route::Renew => self.renew(request, guard).await,
-            Route::Explain => self.explain(request, guard).await,
+            Route::Batch => self.batch(&self.batch_body(request, guard).await?).await,
+            Route::Refund => self.refund(&self.body(request.into(), guard).await?).await,
+            Route::Forget => self.forget(&self.body(request.into(), guard).await?).await,
+            Route::Release => self.release(&self.body(request.into(), guard).await?).await,
+            Route::Renew => self.renew(&self.body(request.into(), guard).await?).await,
+            Route::Explain => {
+                let format = ExplainFormat::preferred_by(request.headers());
+                self.explain(&self.body(request.into(), guard).await?, format).await
+            }
             Route::Forward => self.forward(&request.into_parts().0, peer).await,
-            Route::Rls => self.rls(request, guard).await,
+            Route::Rls => {
+                let headers = request.headers().clone();
+                self.rls(&self.body(request.into(), guard).await?, &headers).await
+            }
             Route::Healthz => Ok(response::json(b"{\"status\":\"alive\"}".to_vec())),
             Route::Readyz => Ok(ready::readiness(&self.gate)),
             Route::Healthcheck => Ok(debug_port::health(&self.gate)),
@@ -244,155 +218,6 @@ impl HttpService {
             Route::RlConfig => Ok(debug_port::limits(&self.gate)),
             Route::Stats => Ok(debug_port::stats(&self.gate)),
         }
-    }
-
-    async fn batch(
-        &self,
-        request: Request<Incoming>,
-        guard: &RequestGuard,
-    ) -> Result<Response<Full<Bytes>>, ProblemDetails> {
-        let limits = &self.settings.limits;
-        let body = read(
-            request.into(),
-            &self.body_budget,
-            limits.batch_bytes,
-            limits.body_timeout,
-            guard,
-        )
-        .await?;
-        let batch = request::batch(&body)?;
-        let attributes: Vec<_> = batch.iter().map(CheckRequest::attributes).collect();
-        let attempts: Vec<Attempt<'_>> = batch
-            .iter()
-            .zip(&attributes)
-            .map(|(check_request, attributes)| check_request.attempt(attributes))
-            .collect();
-        let snapshot = self.gate.snapshot(Protocol::Http);
-        let results = snapshot.check_each(&attempts).await;
-        let mut out = Vec::with_capacity(ELEMENT_BYTES * batch.len());
-        out.push(b'[');
-        for (index, (attempt, result)) in attempts.iter().zip(&results).enumerate() {
-            if index > 0 {
-                out.push(b',');
-            }
-            response::write_body(&mut out, &CheckResponse::new(attempt, result));
-        }
-        out.push(b']');
-        Ok(response::json(out))
-    }
-
-    async fn refund(
-        &self,
-        request: Request<Incoming>,
-        guard: &RequestGuard,
-    ) -> Result<Response<Full<Bytes>>, ProblemDetails> {
-        let body = self.body(request.into(), guard).await?;
-        let check_request = request::attempt(&body)?;
-        let attributes = check_request.attributes();
-        let attempt = check_request.attempt(&attributes);
-        let snapshot = self.gate.snapshot(Protocol::Http);
-        let verdict = snapshot.refund(&attempt).await;
-        let response = CheckResponse {
-            verdict: &verdict,
-            lease: None,
-            cost: attempt.cost,
-            now: Timestamp::EPOCH,
-        };
-        let mut out = Vec::with_capacity(ELEMENT_BYTES);
-        response::write_body(&mut out, &response);
-        Ok(response::json(out))
-    }
-
-    async fn forget(
-        &self,
-        request: Request<Incoming>,
-        guard: &RequestGuard,
-    ) -> Result<Response<Full<Bytes>>, ProblemDetails> {
-        let body = self.body(request.into(), guard).await?;
-        let check_request = request::subject(&body)?;
-        let attributes = check_request.attributes();
-        let snapshot = self.gate.snapshot(Protocol::Http);
-        let forgotten = snapshot
-            .forget(&check_request.attempt(&attributes), check_request.rule())
-            .await;
-        let forgotten = forgotten.map_err(|error| match error {
-            ForgetError::Unknown(unknown) => ProblemDetails::for_field("rule", unknown.to_string()),
-            ForgetError::Store(error) => store_unavailable(error, "some counters may be cleared; retry"),
-        })?;
-        Ok(response::json(json!({ "forgotten": forgotten }).to_string().into()))
-    }
-
-    async fn release(
-        &self,
-        request: Request<Incoming>,
-        guard: &RequestGuard,
-    ) -> Result<Response<Full<Bytes>>, ProblemDetails> {
-        let body = self.body(request.into(), guard).await?;
-        let lease = request::lease(&body)?;
-        let released = self.gate.snapshot(Protocol::Http).release(&lease).await;
-        let released = released.map_err(|error| {
-            store_unavailable(
-                error,
-                "the lease is released when the store is available again, or it expires",
-            )
-        })?;
-        Ok(response::json(json!({ "released": released }).to_string().into()))
-    }
-
-    async fn renew(
-        &self,
-        request: Request<Incoming>,
-        guard: &RequestGuard,
-    ) -> Result<Response<Full<Bytes>>, ProblemDetails> {
-        let body = self.body(request.into(), guard).await?;
-        let lease = request::lease(&body)?;
-        let renewed = self.gate.snapshot(Protocol::Http).renew(&lease).await;
-        let renewed = renewed.map_err(|error| store_unavailable(error, "the lease keeps its expiry; retry"))?;
-        let Some(term) = renewed else {
-            return Err(ProblemDetails::new(
-                StatusCode::NOT_FOUND,
-                "no such lease: it was released, or it expired; check again",
-            ));
-        };
-        let mut out = Vec::new();
-        ObjectWriter::write(&mut out, |object| {
-            object.value("renewed", &true);
-            object.value("expires_in_ms", &term.as_millis_ceil());
-        });
-        Ok(response::json(out))
-    }
-
-    async fn explain(
-        &self,
-        request: Request<Incoming>,
-        guard: &RequestGuard,
-    ) -> Result<Response<Full<Bytes>>, ProblemDetails> {
-        let wants_text = wants_text(request.headers());
-        let body = self.body(request.into(), guard).await?;
-        let check_request = request::attempt(&body)?;
-        let attributes = check_request.attributes();
-        let snapshot = self.gate.snapshot(Protocol::Http);
-        let explanation = snapshot.explain(&check_request.attempt(&attributes)).await;
-        if wants_text {
-            let mut response = Response::new(Full::from(explanation.to_string()));
-            response.headers_mut().insert(CONTENT_TYPE, PLAIN_TEXT);
-            return Ok(response);
-        }
-        Ok(response::json(explain::encode(&explanation)))
-    }
-
-    async fn rls(
-        &self,
-        request: Request<Incoming>,
-        guard: &RequestGuard,
-    ) -> Result<Response<Full<Bytes>>, ProblemDetails> {
-        let headers = request.headers().clone();
-        let body = self.body(request.into(), guard).await?;
-        let rls_request = rls::read(&body)?;
-        if let (Some(tokens), true) = (&self.settings.tokens, is_refund(&rls_request)) {
-            auth::check_token(&tokens.tokens(), &headers, Rights::REFUND)?;
-        }
-        rls::respond(&self.gate, &rls_request, self.settings.headers).await
     }
 
     /// The detail for a path without an endpoint.
@@ -416,21 +241,19 @@ impl HttpService {
 
     async fn body(&self, incoming: IncomingBody, guard: &RequestGuard) -> Result<BodyBytes<'_>, ProblemDetails> {
         let limits = &self.settings.limits;
-        read(
-            incoming,
-            &self.body_budget,
-            limits.body_bytes,
-            limits.body_timeout,
-            guard,
-        )
-        .await
+        let (budget, timeout) = (&self.body_budget, limits.body_timeout);
+        read(incoming, budget, limits.body_bytes, timeout, guard).await
     }
-}
 
-/// The problem of a request that failed because the store is unavailable.
-fn store_unavailable(error: StoreError, next_step: &str) -> ProblemDetails {
-    let problem = ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, format!("{error}; {next_step}"));
-    problem.with_header(RETRY_AFTER, "1")
+    async fn batch_body(
+        &self,
+        request: Request<Incoming>,
+        guard: &RequestGuard,
+    ) -> Result<BodyBytes<'_>, ProblemDetails> {
+        let limits = &self.settings.limits;
+        let (budget, timeout) = (&self.body_budget, limits.body_timeout);
+        read(request.into(), budget, limits.batch_bytes, timeout, guard).await
+    }
 }
 
 fn metrics(gate: &Gate) -> Response<Full<Bytes>> {
@@ -462,15 +285,4 @@ fn host<B>(request: &Request<B>) -> Result<(), ProblemDetails> {
     Err(ProblemDetails::bad_request(detail).with_header(CONNECTION, "close"))
 }
 
-/// True if plain text is preferred: it is named, and JSON is not.
-fn wants_text(headers: &HeaderMap) -> bool {
-    let accept = headers
-        .get(ACCEPT)
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
-    accept.contains("text/plain") && !accept.contains("json")
-}
-
 pub(super) const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
-/// The usual size of one body.
-const ELEMENT_BYTES: usize = 512;

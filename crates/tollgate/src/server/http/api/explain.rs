@@ -1,10 +1,30 @@
-//! Writes an explanation as JSON.
+//! `/v1/explain`: the form a client prefers, and an explanation as JSON.
 
 use super::response::{self, CheckResponse};
 use crate::server::http::json::ObjectWriter;
+use hyper::HeaderMap;
+use hyper::header::ACCEPT;
 use std::borrow::Cow;
 use tollgate_limiter::core::rules::{Explanation, LimitOrigin, MatchedRule, RuleMatch, RuleTrace, SkipReason, Terms};
 use tollgate_limiter::core::{Cost, Timestamp};
+
+/// The form of an explanation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ExplainFormat {
+    Json,
+    Text,
+}
+
+impl ExplainFormat {
+    /// Plain text if it is named, and JSON is not.
+    pub(super) fn preferred_by(headers: &HeaderMap) -> Self {
+        let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok());
+        match accept.unwrap_or_default() {
+            accept if accept.contains("text/plain") && !accept.contains("json") => Self::Text,
+            _ => Self::Json,
+        }
+    }
+}
 
 /// `{"verdict":{…},"rules":[…]}`: the verdict of a check, and then every rule.
 pub(in crate::server::http) fn encode(explanation: &Explanation<'_>) -> Vec<u8> {
