@@ -33,9 +33,8 @@ pub fn read(body: &[u8]) -> Result<RateLimitRequest, JsonError> {
         field: String::new(),
         detail: format!("this is not JSON: {error}"),
     })?;
-    let mut request = RateLimitRequest::default();
     let mut remaining = ALL_ENTRIES_MAX;
-    members(value, "", |name, value, at| {
+    message(value, "", |request: &mut RateLimitRequest, name, value, at| {
         match name {
             "domain" => request.domain = text(value, at)?,
             "descriptors" => {
@@ -48,14 +47,12 @@ pub fn read(body: &[u8]) -> Result<RateLimitRequest, JsonError> {
             _ => return Err(unknown_member(at)),
         }
         Ok(())
-    })?;
-    Ok(request)
+    })
 }
 
 /// Reads a descriptor; `remaining` entries are left for all descriptors.
 fn descriptor(value: &RawValue, at: &str, remaining: &mut usize) -> Result<RateLimitDescriptor, JsonError> {
-    let mut descriptor = RateLimitDescriptor::default();
-    members(value, at, |name, value, at| {
+    let descriptor = message(value, at, |descriptor: &mut RateLimitDescriptor, name, value, at| {
         match name {
             "entries" => descriptor.entries = elements(value, at, ENTRIES_MAX.min(*remaining), entry)?,
             "limit" => descriptor.limit = Some(limit(value, at)?),
@@ -73,21 +70,18 @@ fn descriptor(value: &RawValue, at: &str, remaining: &mut usize) -> Result<RateL
 }
 
 fn entry(value: &RawValue, at: &str) -> Result<Entry, JsonError> {
-    let mut entry = Entry::default();
-    members(value, at, |name, value, at| {
+    message(value, at, |entry: &mut Entry, name, value, at| {
         match name {
             "key" => entry.key = text(value, at)?,
             "value" => entry.value = text(value, at)?,
             _ => return Err(unknown_member(at)),
         }
         Ok(())
-    })?;
-    Ok(entry)
+    })
 }
 
 fn limit(value: &RawValue, at: &str) -> Result<RateLimitOverride, JsonError> {
-    let mut limit = RateLimitOverride::default();
-    members(value, at, |name, value, at| {
+    message(value, at, |limit: &mut RateLimitOverride, name, value, at| {
         match name {
             "requestsPerUnit" => limit.requests_per_unit = u32_number(value, at)?,
             "unit" => {
@@ -100,26 +94,27 @@ fn limit(value: &RawValue, at: &str) -> Result<RateLimitOverride, JsonError> {
             _ => return Err(unknown_member(at)),
         }
         Ok(())
-    })?;
-    Ok(limit)
+    })
 }
 
-/// Passes the members of an object that are not `null` to `member`, by their JSON names.
-fn members(
+/// Reads an object into a message: `member` sets its members that are not `null`, by their JSON names.
+fn message<T: Default>(
     value: &RawValue,
     at: &str,
-    mut member: impl FnMut(&str, &RawValue, &str) -> Result<(), JsonError>,
-) -> Result<(), JsonError> {
+    mut member: impl FnMut(&mut T, &str, &RawValue, &str) -> Result<(), JsonError>,
+) -> Result<T, JsonError> {
+    let mut message = T::default();
     walk(value, "an object", at, |name, _, value| {
         let name = name.unwrap_or_default();
         if value.get() == "null" {
             return Ok(());
         }
         match at {
-            "" => member(canonical_name(name), value, name),
-            at => member(canonical_name(name), value, &format!("{at}.{name}")),
+            "" => member(&mut message, canonical_name(name), value, name),
+            at => member(&mut message, canonical_name(name), value, &format!("{at}.{name}")),
         }
-    })
+    })?;
+    Ok(message)
 }
 
 /// Returns the JSON name of a member, which may also be spelled as in the proto files.
