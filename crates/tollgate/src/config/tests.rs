@@ -8,6 +8,7 @@ use tollgate_limiter::core::{Micros, yaml};
 use tollgate_limiter::store::fallback;
 use tollgate_limiter::store::memory::Overflow;
 use tollgate_limiter::store::redis::{BreakerConfig, ClockSource, Functions, OpenFor, ReadFrom};
+use tollgate_test_kit::table::rows;
 
 /// The settings of a text, and everything that is said of them.
 pub(crate) fn read(text: &str) -> (Option<Config>, String) {
@@ -34,6 +35,20 @@ pub(crate) fn read(text: &str) -> (Option<Config>, String) {
 pub(crate) fn accepted(text: &str) -> Config {
     let (config, messages) = read(text);
     config.unwrap_or_else(|| panic!("{text} was refused: {messages}"))
+}
+
+fn accepted_redis(text: &str) -> RedisSettings {
+    match accepted(text).store {
+        StoreSettings::Redis(redis) => redis,
+        StoreSettings::Memory(_) => panic!("a memory store: {text}"),
+    }
+}
+
+fn memory_settings(store: StoreSettings) -> MemorySettings {
+    match store {
+        StoreSettings::Memory(memory) => memory,
+        StoreSettings::Redis(_) => panic!("a shared store"),
+    }
 }
 
 #[test]
@@ -95,9 +110,7 @@ fn what_is_written_is_meant() {
         [bounds.header_timeout, bounds.idle_timeout, bounds.body_timeout].map(|timeout| timeout.as_secs()),
         [3, 4, 5]
     );
-    let StoreSettings::Memory(memory) = config.store else {
-        panic!("the embedded store");
-    };
+    let memory = memory_settings(config.store);
     assert_eq!((memory.max_memory, memory.overflow), (2 << 30, Overflow::Deny));
     assert_eq!(memory.snapshot, Some(SnapshotPath::InDataDir("counters".into())));
     assert_eq!(
@@ -122,89 +135,14 @@ fn a_snapshot_is_in_the_data_folder_or_where_its_path_says() {
         ("/var/lib/counters", SnapshotPath::At("/var/lib/counters".into())),
         ("..", SnapshotPath::At("conf/..".into())),
     ] {
-        let StoreSettings::Memory(memory) = accepted(&format!("store: {{ snapshot: {text} }}")).store else {
-            panic!("the embedded store");
-        };
+        let memory = memory_settings(accepted(&format!("store: {{ snapshot: {text} }}")).store);
         assert_eq!(memory.snapshot, Some(expected), "{text}");
     }
 }
 
 #[test]
 fn what_means_nothing_is_refused_with_its_place_and_what_to_write() {
-    for (text, location, expected) in [
-        ("sevrer: {}", "1:1", "did you mean `server`?"),
-        ("server: { htpt: 127.0.0.1:1 }", "1:11", "did you mean `http`?"),
-        ("server: { http: 8080 }", "1:17", "did you mean `127.0.0.1:8080`?"),
-        ("server: { http: ':8080' }", "1:17", "did you mean `127.0.0.1:8080`?"),
-        ("server: { http: false }", "1:17", "did you mean `disabled`?"),
-        (
-            "server: { http: gate.example:80 }",
-            "1:17",
-            "write an IP address and a port",
-        ),
-        (
-            "server: { http: disabled, grpc: disabled, resp: disabled }",
-            "1:17",
-            "no front end is enabled",
-        ),
-        (
-            "server: { tls: { cert: a, key: b, client_names: x } }",
-            "1:49",
-            "clients are not asked for certificates",
-        ),
-        (
-            "server: { tls: { cert: a, key: b, client_ca: c, client_names: [] } }",
-            "1:63",
-            "no client would be accepted",
-        ),
-        ("auth: { resp_password: short }", "1:24", "at least 16 characters"),
-        (
-            "auth: { resp_password: 0123456789abcdef, resp_password_file: a }",
-            "1:62",
-            "both `resp_password` and `resp_password_file`",
-        ),
-        ("server: { limits: { resp_idle_timeout: 0s } }", "1:40", "out of range"),
-        ("server: []", "1:9", "a map"),
-        ("server: { tls: { cert: a.pem } }", "1:16", "has no `key`"),
-        (
-            "server: { limits: { conections: 1 } }",
-            "1:21",
-            "did you mean `connections`?",
-        ),
-        ("server: { limits: { connections: 0 } }", "1:34", "from 1 to"),
-        ("server: { limits: { header_bytes: 1KiB } }", "1:35", "from `8KiB`"),
-        ("server: { limits: { idle_timeout: 0s } }", "1:35", "above 0"),
-        ("store: postgres://h", "1:8", "write `memory`"),
-        (
-            "store: { max_memory: 1GB, snapshto: x }",
-            "1:27",
-            "did you mean `snapshot`?",
-        ),
-        ("store: { max_memory: lots }", "1:22", "512MiB"),
-        ("store: { max_memory: 1KiB }", "1:22", "at least `1MiB`"),
-        ("store: { overflow: evict }", "1:20", "`share`, `deny`"),
-        ("store: { prefix: tg }", "1:10", "a setting of a Redis store"),
-        ("store: { deadline: soon }", "1:20", "units are"),
-        ("store: { clock: sevrer }", "1:17", "did you mean `server`?"),
-        ("store: { breaker: { failures: 0 } }", "1:31", "from 1 to"),
-        ("drain: 10", "1:8", "units are"),
-        ("drain: 2h", "1:8", "at most `3600s`"),
-        ("headers: [ietf, x-detla]", "1:17", "did you mean `x-delta`?"),
-        ("headers: [ietf, draft07]", "1:10", "keep one of them"),
-        ("retry_after: { jitter: 200% }", "1:24", "`100%`"),
-        ("retry_after: { format: minutes }", "1:24", "`seconds`"),
-        (
-            "auth: { tokens_file: nowhere.yaml }",
-            "conf/nowhere.yaml:1:1",
-            "cannot be read",
-        ),
-        ("auth: {}", "1:7", "no token"),
-        ("ipv6_prefix: 129", "1:14", "from 1 to 128"),
-        ("log: loud", "1:6", "`info`"),
-        ("trusted_proxies: [10.0.0.0/33]", "1:19", "`10.0.0.0/8`"),
-        ("attributes: { ip: header }", "1:19", "`header:NAME`"),
-        ("forward_auth: { gateway: treafik }", "1:26", "did you mean `traefik`?"),
-    ] {
+    for [text, location, expected] in rows(include_str!("tests/rejected.txt")) {
         let (config, messages) = read(text);
         assert!(config.is_none(), "{text} was taken");
         assert!(
@@ -287,21 +225,15 @@ fn settings_that_let_clients_share_or_multiply_their_counters_are_told_of() {
 
 #[test]
 fn what_holds_while_a_shared_store_is_away_is_as_it_is_written() {
-    let StoreSettings::Redis(redis) = accepted("store: redis://h").store else {
-        panic!("a shared store");
-    };
+    let redis = accepted_redis("store: redis://h");
     assert_eq!(
         (redis.breaker, redis.fallback),
         (BreakerConfig::default(), fallback::FallbackOptions::default())
     );
-    let StoreSettings::Redis(other) = accepted(
+    let other = accepted_redis(
         "store: { url: 'redis://h', deadline: 20ms, decision_deadline: 30ms, instances: 3, fallback_share: 50%, \
          mode: local_only, breaker: { failures: 7, within: 5s, open_for: 30s } }",
-    )
-    .store
-    else {
-        panic!("a shared store");
-    };
+    );
     let breaking = BreakerConfig {
         failures: 7,
         within: Micros::from_secs(5),
@@ -317,42 +249,23 @@ fn what_holds_while_a_shared_store_is_away_is_as_it_is_written() {
     };
     assert_eq!(other.fallback, fallback);
     assert!(!redis.differs_only_in_mode(&other));
-    let StoreSettings::Redis(switched) = accepted("store: { url: 'redis://h', mode: shared_only }").store else {
-        panic!("a shared store");
-    };
+    let switched = accepted_redis("store: { url: 'redis://h', mode: shared_only }");
     assert!(redis.differs_only_in_mode(&switched) && redis != switched);
-    for (text, expected) in [
-        (
-            "store: { url: 'redis://h', decision_deadline: 5ms }",
-            "no less than `deadline`",
-        ),
-        ("store: { url: 'redis://h', fallback_share: 0 }", "more than 0"),
-        ("store: { url: 'redis://h', mode: local }", "local_only"),
-    ] {
-        let (config, messages) = read(text);
-        assert!(config.is_none() && messages.contains(expected), "{text}: {messages}");
-    }
 }
 
 #[test]
 fn a_shared_store_is_as_it_is_written() {
-    let StoreSettings::Redis(redis) = accepted("store: redis://user:hunter2@h:6379/3").store else {
-        panic!("a shared store");
-    };
+    let redis = accepted_redis("store: redis://user:hunter2@h:6379/3");
     assert_eq!(
         (redis.deadline, redis.clock),
         (Duration::from_millis(10), ClockSource::Server)
     );
     assert_eq!((&*redis.prefix, redis.tags, redis.near_cache), ("tg", 64, true));
     assert_eq!(redis.read_from, ReadFrom::Primary);
-    let StoreSettings::Redis(redis) = accepted(
+    let redis = accepted_redis(
         "store: { url: 'redis+unix:///run/redis.sock', deadline: 20ms, clock: client, skew_tolerance: 50ms, \
          functions: off, prefix: shop, tags: 128, near_cache: false, read_from: replica }",
-    )
-    .store
-    else {
-        panic!("a shared store");
-    };
+    );
     let skew_tolerance = Micros::from_millis(50);
     assert_eq!(
         (redis.deadline, redis.clock),
@@ -366,24 +279,8 @@ fn a_shared_store_is_as_it_is_written() {
         "store: { url: 'redis+cluster://user:hush@h1:7000,h2:7001', tags: 1024 }",
         "store: 'rediss+cluster://h1:7000'",
     ] {
-        let StoreSettings::Redis(redis) = accepted(text).store else {
-            panic!("a shared store");
-        };
+        let redis = accepted_redis(text);
         assert!(redis.options().is_ok(), "{text}");
-    }
-    for (text, expected) in [
-        ("store: 'redis://[::1'", "not the URL of a Redis server"),
-        ("store: 'redis+sentinel://h:26379'", "not the URL of a Redis server"),
-        ("store: 'redis+cluster://h:7000/1'", "not the URL of a Redis server"),
-        (
-            "store: { url: 'redis://h', max_memory: 1GiB }",
-            "a setting of the memory store",
-        ),
-        ("store: { url: 'redis://h', tags: 0 }", "from 1 to"),
-        ("store: { url: 'rediss://h', tls: { cert: a } }", "must both be set"),
-    ] {
-        let (config, messages) = read(text);
-        assert!(config.is_none() && messages.contains(expected), "{text}: {messages}");
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::config::{Config, RawSettings, Sources, StoreSettings};
 use tollgate_limiter::core::problem::Problem;
 use tollgate_limiter::core::yaml::{Node, NodeKind};
+use tollgate_test_kit::table::rows;
 
 fn sources(variables: &[(&str, &str)]) -> Sources {
     let root = [("RUNTIME_ROOT", "/data")];
@@ -12,6 +13,13 @@ fn sources(variables: &[(&str, &str)]) -> Sources {
         variables: all.map(|(name, value)| ((*name).into(), (*value).into())).collect(),
         ..Sources::default()
     }
+}
+
+/// The variables of a cell of a table.
+fn variables_of(cell: &str) -> Vec<(&str, &str)> {
+    cell.split(' ')
+        .filter_map(|variable| variable.split_once('='))
+        .collect()
 }
 
 fn settings_of(variables: &[(&str, &str)]) -> RawSettings {
@@ -44,166 +52,12 @@ fn value_at(settings: &RawSettings, path: &str) -> Option<String> {
 
 #[test]
 fn each_variable_is_the_setting_it_stands_for() {
-    let redis = ("REDIS_URL", "redis:6379");
-    for (variables, path, value) in [
-        (&[][..], "envoy_rules.files", "/data/config/*.y*ml"),
-        (
-            &[("RUNTIME_SUBDIRECTORY", "ratelimit")],
-            "envoy_rules.files",
-            "/data/ratelimit/config/*.y*ml",
-        ),
-        (
-            &[("RUNTIME_SUBDIRECTORY", "a/b/"), ("RUNTIME_APPDIRECTORY", "limits")],
-            "envoy_rules.files",
-            "/data/a/b/limits/*.y*ml",
-        ),
-        (&[("MERGE_DOMAIN_CONFIG", "true")], "envoy_rules.merge_domains", "true"),
-        (
-            &[("FORCE_START_WITHOUT_INITIAL_CONFIG", "1")],
-            "envoy_rules.force_start",
-            "true",
-        ),
-        (
-            &[("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "T")],
-            "envoy_rules.healthy_with_rules",
-            "true",
-        ),
-        (&[("SHADOW_MODE", "true")], "envoy_rules.shadow_mode", "true"),
-        (&[("QUOTA_MODE", "false")], "envoy_rules.quota_mode", "false"),
-        (
-            &[("RESPONSE_DYNAMIC_METADATA", "true")],
-            "envoy_rules.dynamic_metadata",
-            "true",
-        ),
-        (&[("USE_PROMETHEUS", "true")], "envoy_rules.prometheus_names", "true"),
-        (&[("NEAR_LIMIT_RATIO", "0.75")], "envoy_rules.near_limit_ratio", "0.75"),
-        (
-            &[("NEAR_LIMIT_RATIO", ".8")],
-            "envoy_rules.near_limit_ratio",
-            "0.800000",
-        ),
-        (
-            &[("NEAR_LIMIT_RATIO", "8e-1")],
-            "envoy_rules.near_limit_ratio",
-            "0.800000",
-        ),
-        (
-            &[("NEAR_LIMIT_RATIO", "0.7500001")],
-            "envoy_rules.near_limit_ratio",
-            "0.750000",
-        ),
-        (
-            &[("LIMIT_RESPONSE_HEADERS_ENABLED", "true")],
-            "envoy_rules.response_headers",
-            "true",
-        ),
-        (
-            &[
-                ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
-                ("LIMIT_RESET_HEADER", "X-Reset"),
-            ],
-            "envoy_rules.response_headers.reset",
-            "X-Reset",
-        ),
-        (&[], "server.http", "0.0.0.0:8080"),
-        (&[], "server.grpc", "0.0.0.0:8081"),
-        (&[], "server.debug", "0.0.0.0:6070"),
-        (&[], "server.resp", "disabled"),
-        (&[("HOST", "127.0.0.1")], "server.http", "127.0.0.1:8080"),
-        (&[("HOST", "::1"), ("PORT", "80")], "server.http", "[::1]:80"),
-        (&[("GRPC_PORT", "9")], "server.grpc", "0.0.0.0:9"),
-        (&[("GRPC_HOST", "10.0.0.1")], "server.grpc", "10.0.0.1:8081"),
-        (
-            &[("GRPC_UDS", "/run/rl.sock"), ("GRPC_PORT", "9")],
-            "server.grpc",
-            "unix:/run/rl.sock",
-        ),
-        (
-            &[("DEBUG_HOST", "localhost"), ("DEBUG_PORT", "7")],
-            "server.debug",
-            "localhost:7",
-        ),
-        (&[("LOG_LEVEL", "WARN")], "log", "warn"),
-        (&[("LOG_LEVEL", "panic")], "log", "error"),
-        (&[("LOG_FORMAT", "json")], "log_format", "json"),
-        (&[redis], "store.url", "redis://redis:6379"),
-        (
-            &[redis, ("REDIS_AUTH", "pass/word")],
-            "store.url",
-            "redis://:pass%2Fword@redis:6379",
-        ),
-        (
-            &[redis, ("REDIS_AUTH", "user:pa:ss"), ("REDIS_TLS", "true")],
-            "store.url",
-            "rediss://user:pa%3Ass@redis:6379",
-        ),
-        (
-            &[redis, ("REDIS_TLS", "true"), ("REDIS_TLS_CACERT", "/ca.pem")],
-            "store.tls.ca",
-            "/ca.pem",
-        ),
-        (&[("REDIS_URL", "redis://h:1/2")], "store.url", "redis://h:1/2"),
-        (&[("REDIS_URL", "/run/r.sock")], "store.url", "redis+unix:///run/r.sock"),
-        (
-            &[("REDIS_URL", "/run/r.sock"), ("REDIS_AUTH", "me:x&y")],
-            "store.url",
-            "redis+unix:///run/r.sock?user=me&pass=x%26y",
-        ),
-        (
-            &[("REDIS_URL", "main,s1:26379,s2:26379"), ("REDIS_TYPE", "SENTINEL")],
-            "store.url",
-            "redis+sentinel://s1:26379,s2:26379/main",
-        ),
-        (
-            &[
-                ("REDIS_URL", "main,s1:1"),
-                ("REDIS_TYPE", "SENTINEL"),
-                ("REDIS_SENTINEL_AUTH", "hush"),
-            ],
-            "store.sentinel_password",
-            "hush",
-        ),
-        (
-            &[("REDIS_URL", "a:1,b:2"), ("REDIS_TYPE", "cluster"), ("REDIS_TLS", "1")],
-            "store.url",
-            "rediss+cluster://a:1,b:2",
-        ),
-        (&[redis], "envoy_rules.counters.prefix", ""),
-        (
-            &[redis, ("CACHE_KEY_PREFIX", "p:")],
-            "envoy_rules.counters.prefix",
-            "p:",
-        ),
-        (
-            &[redis, ("EXPIRATION_JITTER_MAX_SECONDS", "0")],
-            "envoy_rules.counters.jitter",
-            "0s",
-        ),
-        (
-            &[redis, ("LOCAL_CACHE_SIZE_IN_BYTES", "4096")],
-            "envoy_rules.counters.local_cache",
-            "4096",
-        ),
-        (
-            &[redis, ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true")],
-            "envoy_rules.counters.stop_when_over",
-            "true",
-        ),
-        (
-            &[
-                redis,
-                ("REDIS_PERSECOND", "true"),
-                ("REDIS_PERSECOND_URL", "second:6380"),
-                ("REDIS_PERSECOND_AUTH", "x"),
-            ],
-            "envoy_rules.counters.per_second.url",
-            "redis://:x@second:6380",
-        ),
-    ] {
+    for [variables, path, value] in rows(include_str!("tests/settings.txt")) {
+        let value = if value == "(empty)" { "" } else { value };
         assert_eq!(
-            value_at(&settings_of(variables), path).as_deref(),
+            value_at(&settings_of(&variables_of(variables)), path).as_deref(),
             Some(value),
-            "{variables:?} {path}"
+            "{variables} {path}"
         );
     }
 }
@@ -262,58 +116,8 @@ fn it_is_as_open_as_it_was_and_says_how_to_close_it() {
 
 #[test]
 fn what_cannot_be_read_names_its_variable_and_an_example_but_never_a_secret() {
-    let redis = ("REDIS_URL", "hunter2@@:x");
-    for (variables, name, example) in [
-        (&[("SHADOW_MODE", "yes")][..], "SHADOW_MODE", "`SHADOW_MODE=true`"),
-        (&[("PORT", "http")], "PORT", "`PORT=8080`"),
-        (&[("GRPC_PORT", "70000")], "GRPC_PORT", "`GRPC_PORT=8081`"),
-        (&[("DEBUG_HOST", "gate.example")], "DEBUG_HOST", "`DEBUG_HOST=0.0.0.0`"),
-        (&[("LOG_LEVEL", "loud")], "LOG_LEVEL", "`LOG_LEVEL=info`"),
-        (&[("LOG_FORMAT", "xml")], "LOG_FORMAT", "`LOG_FORMAT=json`"),
-        (
-            &[("NEAR_LIMIT_RATIO", "80%")],
-            "NEAR_LIMIT_RATIO",
-            "`NEAR_LIMIT_RATIO=0.8`",
-        ),
-        (
-            &[("NEAR_LIMIT_RATIO", "NaN")],
-            "NEAR_LIMIT_RATIO",
-            "`NEAR_LIMIT_RATIO=0.8`",
-        ),
-        (&[("BACKEND_TYPE", "etcd")], "BACKEND_TYPE", "`BACKEND_TYPE=redis`"),
-        (
-            &[("REDIS_URL", "r:1"), ("REDIS_TYPE", "RING")],
-            "REDIS_TYPE",
-            "`REDIS_TYPE=CLUSTER`",
-        ),
-        (
-            &[("REDIS_URL", "r:1"), ("REDIS_TYPE", "SENTINEL")],
-            "REDIS_URL",
-            "`REDIS_URL=mymaster,s1:26379,s2:26379`",
-        ),
-        (&[redis], "REDIS_URL", "REDIS_URL=redis:6379"),
-        (
-            &[("REDIS_URL", "r:1"), ("REDIS_PERSECOND", "true")],
-            "REDIS_PERSECOND_URL",
-            "REDIS_PERSECOND_URL=redis:6379",
-        ),
-        (
-            &[("REDIS_URL", "r:1"), ("EXPIRATION_JITTER_MAX_SECONDS", "-1")],
-            "EXPIRATION_JITTER_MAX_SECONDS",
-            "`EXPIRATION_JITTER_MAX_SECONDS=300`",
-        ),
-        (
-            &[("GRPC_SERVER_USE_TLS", "true")],
-            "GRPC_SERVER_TLS_KEY",
-            "`GRPC_SERVER_TLS_KEY=/certs/key.pem`",
-        ),
-        (
-            &[("REDIS_URL", "r:1"), ("REDIS_TLS", "hunter2")],
-            "REDIS_TLS",
-            "`REDIS_TLS=true`",
-        ),
-    ] {
-        let problems = sources(variables).read().expect_err(name);
+    for [variables, name, example] in rows(include_str!("tests/rejected.txt")) {
+        let problems = sources(&variables_of(variables)).read().expect_err(name);
         let text = text_of(&problems);
         assert!(text.contains(&format!("{name}: error: ")), "{name}: {text}");
         assert!(text.contains(example) && !text.contains("hunter2"), "{name}: {text}");

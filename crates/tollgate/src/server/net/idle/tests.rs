@@ -33,6 +33,12 @@ impl Monitored {
         self.monitor
             .check(self.activity.progress(), self.start + second * SECOND)
     }
+
+    #[track_caller]
+    fn assert_late_for_next_request(&mut self, in_time: [u32; 2], late: u32) {
+        assert_eq!(in_time.map(|second| self.check(second)), [None, None]);
+        assert_eq!(self.check(late), Some(WaitingFor::NextRequest));
+    }
 }
 
 #[test]
@@ -58,9 +64,7 @@ fn who_drips_bytes_of_a_request_is_cut_off() {
 fn who_is_silent_between_requests_may_be_so_for_a_while() {
     let mut connection = Monitored::new();
     drop(connection.activity.start_request(false));
-    assert_eq!(connection.check(10), None);
-    assert_eq!(connection.check(84), None);
-    assert_eq!(connection.check(85), Some(WaitingFor::NextRequest));
+    connection.assert_late_for_next_request([10, 84], 85);
 }
 
 #[test]
@@ -69,9 +73,7 @@ fn the_body_of_a_request_is_not_the_beginning_of_the_next() {
     let guard = connection.activity.start_request(false);
     connection.activity.record_bytes();
     drop(guard);
-    assert_eq!(connection.check(10), None);
-    assert_eq!(connection.check(84), None);
-    assert_eq!(connection.check(85), Some(WaitingFor::NextRequest));
+    connection.assert_late_for_next_request([10, 84], 85);
 }
 
 #[test]
@@ -88,9 +90,7 @@ fn bytes_between_the_requests_of_a_multiplexed_connection_are_no_request() {
     let mut connection = Monitored::new();
     drop(connection.activity.start_request(true));
     connection.activity.record_bytes();
-    assert_eq!(connection.check(0), None);
-    assert_eq!(connection.check(74), None);
-    assert_eq!(connection.check(75), Some(WaitingFor::NextRequest));
+    connection.assert_late_for_next_request([0, 74], 75);
 }
 
 #[test]

@@ -1,3 +1,4 @@
+use super::super::tests::stranger;
 use super::*;
 use proptest::prelude::*;
 
@@ -135,15 +136,6 @@ fn line() -> impl Strategy<Value = Vec<u8>> {
         Just(b"10.0.0.7".to_vec()),
     ];
     proptest::collection::vec(piece, 0..5).prop_map(|pieces| pieces.join(&b", "[..]))
-}
-
-/// An address that nobody trusts.
-fn stranger() -> impl Strategy<Value = IpAddr> {
-    prop_oneof![
-        any::<u32>().prop_map(|bits| IpAddr::V4((0xC000_0000 | bits >> 3).into())),
-        any::<u32>().prop_map(|bits| IpAddr::V6(std::net::Ipv4Addr::from(0xC000_0000 | bits >> 3).to_ipv6_mapped())),
-        any::<u128>().prop_map(|bits| IpAddr::V6((0x2A00 << 112 | bits >> 16).into())),
-    ]
 }
 
 proptest! {
