@@ -8,7 +8,9 @@ use tollgate_limiter::core::{
     Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, OnStoreFailure, Policy, Receipt, Timestamp,
 };
 use tollgate_limiter::store::memory::Memory;
-use tollgate_limiter::store::{CounterStore, Keyspace, Settlement, Source, Store, StoreError, StoreStatus};
+use tollgate_limiter::store::{
+    CounterStore, Keyspace, SettleRequest, Settlement, Source, Store, StoreError, StoreStatus,
+};
 use tollgate_limiter::{Fingerprint, MemoryKeyTemplate};
 
 /// One mistake a store can make.
@@ -17,6 +19,8 @@ enum Mistake {
     None,
     /// Each charge of a request is settled for itself.
     ChargesSettledSeparately,
+    /// Several requests are settled from the last to the first.
+    EachReversed,
     /// A refused charge is taken all the same.
     DenialCharges,
     PeekCharges,
@@ -122,6 +126,22 @@ impl Keyspace for FaultyStore {
 impl CounterStore for FaultyStore {}
 
 impl Store for FaultyStore {
+    async fn settle_each(&self, requests: &[SettleRequest<'_, Fingerprint>]) -> Vec<Settlement> {
+        let mut requests = requests.to_vec();
+        let is_reversed = self.mistake == Mistake::EachReversed;
+        if is_reversed {
+            requests.reverse();
+        }
+        let mut settlements = Vec::new();
+        for request in requests {
+            settlements.push(self.settle(request.charges, request.lease).await);
+        }
+        if is_reversed {
+            settlements.reverse();
+        }
+        settlements
+    }
+
     async fn settle(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settlement {
         match self.mistake {
             Mistake::ChargesSettledSeparately if charges.len() > 1 => self.settle_separately(charges, lease).await,
@@ -230,6 +250,10 @@ fn every_mistake_is_found_and_named() {
         (
             Mistake::ChargesSettledSeparately,
             "several keys are charged all or none",
+        ),
+        (
+            Mistake::EachReversed,
+            "several requests are settled each on its own, in order",
         ),
         (Mistake::DenialCharges, "a limit is counted down to zero"),
         (Mistake::PeekCharges, "a peek consumes nothing"),

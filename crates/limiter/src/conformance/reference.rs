@@ -2,7 +2,7 @@
 
 use super::samples::Shape;
 use super::{Harness, run};
-use crate::store::{Outcome, Settlement, Store, StoreError};
+use crate::store::{Outcome, SettleRequest, Settlement, Store, StoreError};
 use std::fmt::Debug;
 use tollgate_core::{
     Charge, Cost, Counter, Decision, LeaseId, Limit, Mark, Micros, Now, OnStoreFailure, Policy, Proposal, Receipt,
@@ -114,8 +114,31 @@ impl<'b, S: Store> ReferenceModel<'b, S> {
         lease: LeaseId,
     ) -> Result<Settlement, String> {
         let got = self.harness.store.settle(charges, lease).await;
+        self.record(charges, &got, lease)?;
+        Ok(got)
+    }
+
+    /// Settles several requests in one call, each on its own and in order.
+    pub(super) async fn settle_each(&mut self, requests: &[Vec<Charge<S::Key>>]) -> Result<Vec<Settlement>, String> {
+        let requests: Vec<SettleRequest<'_, S::Key>> = requests
+            .iter()
+            .map(|charges| SettleRequest {
+                charges,
+                lease: self.lease(),
+            })
+            .collect();
+        let got = self.harness.store.settle_each(&requests).await;
+        self.expect_equal("number of settlements", requests.len(), got.len())?;
+        for (request, got) in requests.iter().zip(&got) {
+            self.record(request.charges, got, request.lease)?;
+        }
+        Ok(got)
+    }
+
+    /// Compares a settlement with the core's, and keeps the charges in the core's states.
+    fn record(&mut self, charges: &[Charge<S::Key>], got: &Settlement, lease: LeaseId) -> Result<(), String> {
         let expected = self.expected(charges, got.now);
-        self.compare("settle", charges, &expected, &got, lease)?;
+        self.compare("settle", charges, &expected, got, lease)?;
         let cross_slot = self.is_cross_slot(charges);
         for ((charge, outcome), got) in charges.iter().zip(expected.charges).zip(&got.outcomes) {
             if let Ok(got) = got {
@@ -127,7 +150,7 @@ impl<'b, S: Store> ReferenceModel<'b, S> {
             }
             reference.inexact |= cross_slot;
         }
-        Ok(got)
+        Ok(())
     }
 
     /// Settles one charge, and returns its outcome.
