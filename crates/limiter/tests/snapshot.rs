@@ -171,7 +171,7 @@ fn a_file_that_is_no_snapshot_or_not_there_says_so() {
     for text in [
         "",
         "tollgate",
-        "tollgate snapshot 2\n and more",
+        "tollgate snapshot 1\n and more",
         "something else, and quite long at that",
     ] {
         fs::write(&path.0, text).expect("a scratch file can be written");

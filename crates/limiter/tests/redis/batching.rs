@@ -370,10 +370,12 @@ async fn a_batch_on_a_silent_server_ends_at_its_deadline_and_takes_nothing() {
     fixture.server.freeze();
     let from = Instant::now();
     let settlements = store.settle_each(&requests(&charges)).await;
-    // Four calls have four deadlines.
+    // Two pipelines of two calls have four deadlines.
     assert!(from.elapsed() < deadline * 8, "{:?}", from.elapsed());
+    // The second pipeline finds the connection of the first closed.
     for settlement in &settlements {
-        assert_eq!(settlement.outcomes, [Err(StoreError::Timeout)]);
+        let error = settlement.outcomes[0].expect_err("nobody answers");
+        assert!(matches!(error, StoreError::Timeout | StoreError::Unavailable), "{error:?}");
     }
     fixture.server.thaw();
     let other = fixture.options().open();
