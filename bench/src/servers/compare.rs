@@ -19,7 +19,7 @@ use std::process::{Command, ExitCode};
 /// Measures two builds of Tollgate.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Example:\n  cargo run --profile dist -p tollgate-bench -- compare --before ../before/target/dist/tollgate"
+    after_help = "Example:\n  cargo run --profile dist -p tollgate-bench -- compare --before ../before/target/dist/tollgate\n  cargo run --profile dist -p tollgate-bench -- compare --before ../before/target/dist/tollgate --only gRPC --rounds 15"
 )]
 pub(crate) struct CompareArgs {
     /// The program of the older build.
@@ -34,6 +34,9 @@ pub(crate) struct CompareArgs {
     /// The number of rounds; the median is reported.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..))]
     rounds: u64,
+    /// Measures only loads whose names contain this text.
+    #[arg(long)]
+    only: Option<String>,
 }
 
 /// Decisions per CPU-second of the newer build, as a part of those of the older one.
@@ -114,10 +117,17 @@ impl Comparison<'_> {
         connections: u64,
         redis: Option<SocketAddr>,
     ) -> Result<(), String> {
+        if !self.args.only.as_ref().is_none_or(|only| name.contains(only)) {
+            return Ok(());
+        }
         let [mut before, mut after] = [Rounds::default(), Rounds::default()];
         for round in 1..=self.args.rounds {
             eprintln!("{name}, round {round} of {}", self.args.rounds);
-            for (paths, rounds) in [(&self.before, &mut before), (&self.after, &mut after)] {
+            let mut builds = [(&self.before, &mut before), (&self.after, &mut after)];
+            if round % 2 == 0 {
+                builds.reverse();
+            }
+            for (paths, rounds) in builds {
                 let address = process::free_address()?;
                 let mut command = tollgate(paths, front_end, address);
                 if let Some(redis) = redis {

@@ -375,7 +375,10 @@ async fn a_batch_on_a_silent_server_ends_at_its_deadline_and_takes_nothing() {
     // The second pipeline finds the connection of the first closed.
     for settlement in &settlements {
         let error = settlement.outcomes[0].expect_err("nobody answers");
-        assert!(matches!(error, StoreError::Timeout | StoreError::Unavailable), "{error:?}");
+        assert!(
+            matches!(error, StoreError::Timeout | StoreError::Unavailable),
+            "{error:?}"
+        );
     }
     fixture.server.thaw();
     let other = fixture.options().open();
