@@ -251,7 +251,12 @@ pub(super) fn crowded(plan: &Plan) -> Measurements {
     let clients = order("CLIENT LIST");
     let node = clients
         .lines()
-        .find(|line| line.contains("cmd=fcall") || line.contains("cmd=evalsha"));
+        // The connection of a node: its last command is the script, or a keepalive behind a late reply.
+        .find(|line| {
+            ["cmd=fcall", "cmd=evalsha", "cmd=time"]
+                .iter()
+                .any(|command| line.contains(command))
+        });
     let id = node
         .and_then(|line| line.strip_prefix("id=")?.split(' ').next())
         .unwrap();
