@@ -4,6 +4,7 @@
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::http::uri::Authority;
 use hyper::{Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject;
@@ -195,28 +196,40 @@ impl Target {
         };
         #[cfg(unix)]
         if let Some(path) = url.strip_prefix("unix:") {
+            if path.is_empty() {
+                return Err(invalid("the path of the socket is missing"));
+            }
             return Ok(Self {
                 transport: Transport::Unix(path.into()),
                 host: "localhost".into(),
                 base: String::new(),
             });
         }
+        // Not repeated in the message, which ends up in logs.
+        if url.contains('@') {
+            return Err(ClientError(
+                "invalid server URL: it must contain no user and no password; pass a token with --token or TOLLGATE_TOKEN, \
+                 and write for example http://127.0.0.1:8080"
+                    .into(),
+            ));
+        }
         let uri: Uri = url.parse().map_err(|_| invalid("not a URL"))?;
         let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
             return Err(invalid("it must start with http://, https:// or unix:"));
         };
-        if authority.as_str().contains('@') || uri.query().is_some() {
-            return Err(invalid("pass credentials with --token, and no query"));
+        if uri.query().is_some() || url.contains('#') {
+            return Err(invalid("it must have no query and no fragment"));
         }
-        let authority_with = |port: u16| format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(port));
+        let host = authority.host();
+        if host.trim_start_matches('[').trim_end_matches(']').is_empty() {
+            return Err(invalid("it has no host"));
+        }
+        let port = port(authority).map_err(invalid)?;
+        let authority_with = |default: u16| format!("{host}:{}", port.unwrap_or(default));
         let transport = match scheme {
             "http" => Transport::Plain(authority_with(80)),
             "https" => {
-                let name = authority
-                    .host()
-                    .trim_start_matches('[')
-                    .trim_end_matches(']')
-                    .to_owned();
+                let name = host.trim_start_matches('[').trim_end_matches(']').to_owned();
                 Transport::Tls(
                     authority_with(443),
                     ServerName::try_from(name).map_err(|_| invalid("not a host name that a certificate can have"))?,
@@ -229,6 +242,20 @@ impl Target {
             host: authority.to_string(),
             base: uri.path().trim_end_matches('/').to_owned(),
         })
+    }
+}
+
+/// The port as written, `None` if there is no colon. hyper's own accessor has no port for `:99999`, `:abc` and `:` either, and the
+/// request, with its token, would go to the scheme's default port: another server.
+fn port(authority: &Authority) -> Result<Option<u16>, &'static str> {
+    let written = authority.as_str().strip_prefix(authority.host()).unwrap_or_default();
+    let Some(digits) = written.strip_prefix(':') else {
+        return if written.is_empty() { Ok(None) } else { Err("not a URL") };
+    };
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    match digits.parse() {
+        Ok(number @ 1..) if is_number => Ok(Some(number)),
+        _ => Err("the port must be a number from 1 to 65535"),
     }
 }
 
@@ -280,6 +307,9 @@ mod tests {
             ("http://127.0.0.1:8080", "127.0.0.1:8080", "127.0.0.1:8080", ""),
             ("http://gate", "gate:80", "gate", ""),
             ("https://gate/", "gate:443", "gate", ""),
+            ("http://gate:65535", "gate:65535", "gate:65535", ""),
+            ("http://gate:1/limits", "gate:1", "gate:1", "/limits"),
+            ("http://[::1]", "[::1]:80", "[::1]", ""),
             ("https://[::1]:9/limits/", "[::1]:9", "[::1]:9", "/limits"),
             ("unix:/run/tollgate.sock", "/run/tollgate.sock", "localhost", ""),
         ] {
@@ -305,11 +335,34 @@ mod tests {
             "http://u:p@gate",
             "http://gate?x",
             "http://a b",
+            "http://gate#:8080",
+            "http://gate:99999",
+            "http://gate:65536",
+            "http://gate:-1",
+            "http://gate:+80",
+            "http://gate:0",
+            "http://gate:abc",
+            "http://gate:",
+            "http://gate:/limits",
+            "http://gate:80:80",
+            "https://gate:99999/limits",
+            "https://gate:",
+            "http://[::1]:99999",
+            "http://[::1]:",
+            "http://[::1]80",
+            "http://[::1",
+            "http://::1:8080",
+            "http://",
+            "http://:8080",
+            "http://[]:8080",
+            "http:///limits",
+            "unix:",
         ] {
             let Err(error) = Target::parse(url) else {
                 panic!("{url} was taken");
             };
             assert!(error.to_string().contains("http://127.0.0.1:8080"), "{error}");
+            assert!(!error.to_string().contains("u:p"), "{error}");
         }
     }
 }

@@ -104,6 +104,29 @@ fn the_server_to_ask_may_stand_in_the_environment() {
 }
 
 #[test]
+fn a_url_without_a_valid_port_is_an_error_of_every_command_that_takes_one() {
+    let folder = TestFolder::new();
+    for url in [
+        "http://127.0.0.1:99999",
+        "http://127.0.0.1:abc",
+        "http://[::1]:",
+        "https://gate:0/x",
+    ] {
+        for command in ["check", "explain", "forget"] {
+            check(
+                &[command, "a=b", "--url", url],
+                2,
+                Stderr,
+                "the port must be a number from 1 to 65535",
+            );
+        }
+        let by_environment = tollgate(&folder, &["check", "a=b"]).env("TOLLGATE_URL", url).output();
+        let output = by_environment.expect("the program can be run");
+        assert_eq!(output.status.code(), Some(2), "{url}");
+    }
+}
+
+#[test]
 fn trouble_says_what_to_do_next() {
     let gone = {
         let free = std::net::TcpListener::bind("127.0.0.1:0").expect("there is a free port");
