@@ -1,5 +1,6 @@
 //! The front end for the Redis protocol: `CL.THROTTLE` for any Redis client, and `TOLLGATE.CHECK`.
 
+mod arity;
 mod check;
 mod connection;
 pub mod decode;
@@ -8,6 +9,7 @@ mod reply_writer;
 mod session;
 mod settings;
 mod throttle;
+mod transaction;
 
 pub use settings::RespSettings;
 

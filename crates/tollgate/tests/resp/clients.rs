@@ -72,6 +72,13 @@ fn redis_rs_connects_and_calls() {
             }
             let all: Vec<Vec<i64>> = pipeline.query(&mut client).unwrap();
             assert_eq!(all.iter().map(|reply| reply[0]).collect::<Vec<_>>(), [0, 0, 1]);
+            let transaction: Vec<Vec<i64>> = redis::pipe()
+                .atomic()
+                .add_command(call(&format!("{protocol}-transaction")))
+                .add_command(call(&format!("{protocol}-transaction")))
+                .query(&mut client)
+                .unwrap();
+            assert_eq!(transaction, [[0, 2, 1, -1, 2], [0, 2, 0, -1, 4]]);
             let nonsense: redis::RedisResult<Vec<i64>> = redis::cmd("CL.THROTTLE").arg("k").query(&mut client);
             assert!(nonsense.unwrap_err().to_string().contains("Usage: cl.throttle"));
         }

@@ -14,3 +14,4 @@ mod draining;
 mod handshakes;
 mod pipelines;
 mod throttle;
+mod transactions;

@@ -248,7 +248,8 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> RespConnection<'f, T> {
                 self.unparsed.extend_from_slice(bytes);
                 if self.has_command() {
                     // Commands in flight do not count as left by the client.
-                    self.reservation.resize(self.out.capacity());
+                    self.reservation
+                        .resize(self.out.capacity() + self.session.transaction_bytes());
                     return Poll::Ready(Ok(Some(ReadOutcome::Execute)));
                 }
                 self.update_reservation();
@@ -292,7 +293,9 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> RespConnection<'f, T> {
 
     /// Reserves the memory the client makes us keep.
     fn update_reservation(&mut self) {
-        self.reservation.resize(self.unparsed.capacity() + self.out.capacity());
+        let queued = self.session.transaction_bytes();
+        self.reservation
+            .resize(self.unparsed.capacity() + self.out.capacity() + queued);
     }
 
     /// Fails if an unauthenticated client keeps more than its free share: it takes no memory from authenticated ones.
@@ -369,6 +372,13 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> RespConnection<'f, T> {
             return ProgressMark {
                 waiting_for: WaitingFor::Authentication,
                 progress: 0,
+            };
+        }
+        if self.out.is_empty() && self.session.transaction_bytes() > FREE_BYTES {
+            // A transaction of more than the free bytes is one request: another queued command is no progress.
+            return ProgressMark {
+                waiting_for: WaitingFor::RestOfRequest,
+                progress: self.session.transactions(),
             };
         }
         let (waiting_for, progress) = match (self.out.is_empty(), self.unparsed.is_empty() && self.linger.is_none()) {

@@ -6,6 +6,7 @@ use super::decode::{Arguments, DecodeError, decode};
 use super::reply_writer::{ReplyWriter, RespVersion};
 use super::session::{Command, Session};
 use super::throttle::{STORE_ERROR, Throttle, ThrottleOp};
+use super::transaction::{Transaction, TransactionStep};
 use crate::server::telemetry::Protocol;
 use futures_util::future::join_all;
 use std::pin::pin;
@@ -36,10 +37,31 @@ pub(super) fn run_inline(
     let mut used = 0;
     let end = loop {
         let rest = input.get(used..).unwrap_or_default();
-        match decode(rest, &mut arguments) {
-            Ok(Some(bytes)) => used += bytes,
+        let bytes = match decode(rest, &mut arguments) {
+            Ok(Some(bytes)) => bytes,
             Ok(None) => break Ok(used),
             Err(error) => break Err(error),
+        };
+        used += bytes;
+        if session.has_transaction() {
+            // Charges wait for the next command that is none; `MULTI` was one.
+            let mut replies = ReplyWriter(&mut batch.out);
+            let bytes = rest.get(..bytes).unwrap_or_default();
+            match session.step_transaction(arguments.all(), bytes, &mut replies) {
+                TransactionStep::Answered => continue,
+                TransactionStep::Immediate => {}
+                TransactionStep::Execute(transaction) => {
+                    replies.array(transaction.commands() as u64);
+                    // No further level: `MULTI` and `EXEC` are never queued.
+                    let executed = run_inline(service, throttles, session, transaction.queue(), batch);
+                    debug_assert_eq!(
+                        executed,
+                        Ok(transaction.queue().len()),
+                        "the queue holds whole commands"
+                    );
+                    continue;
+                }
+            }
         }
         let command = session.parse_command(arguments.all());
         if let Ok(Command::Throttle(Throttle {
@@ -108,23 +130,70 @@ pub(super) async fn run_pipelined(
     session: &mut Session,
     input: &[u8],
 ) -> (Vec<u8>, Result<usize, DecodeError>) {
+    let mut replies = Vec::new();
+    let mut used = 0;
+    loop {
+        let rest = input.get(used..).unwrap_or_default();
+        let (bytes, end) = run_until_exec(service, session, rest, &mut replies).await;
+        used += bytes;
+        match end {
+            SegmentEnd::Input => return (replies, Ok(used)),
+            SegmentEnd::Invalid(error) => return (replies, Err(error)),
+            SegmentEnd::Exec(transaction) => {
+                ReplyWriter(&mut replies).array(transaction.commands() as u64);
+                run_until_exec(service, session, transaction.queue(), &mut replies).await;
+            }
+        }
+    }
+}
+
+/// The reason why a segment of a pipeline ends.
+enum SegmentEnd {
+    /// No further command is complete, or the client closes.
+    Input,
+    Invalid(DecodeError),
+    /// `EXEC`: the queued commands come next.
+    Exec(Transaction),
+}
+
+/// Executes the commands up to and without the next `EXEC`, and returns the bytes they take with that `EXEC`.
+async fn run_until_exec(
+    service: &RespService,
+    session: &mut Session,
+    input: &[u8],
+    replies: &mut Vec<u8>,
+) -> (usize, SegmentEnd) {
     let mut arguments = Arguments::new();
     let mut pending = Vec::new();
     let mut used = 0;
     let end = loop {
-        match decode(input.get(used..).unwrap_or_default(), &mut arguments) {
-            Ok(Some(bytes)) => used += bytes,
-            Ok(None) => break Ok(used),
-            Err(error) => break Err(error),
-        }
+        let rest = input.get(used..).unwrap_or_default();
+        let length = match decode(rest, &mut arguments) {
+            Ok(Some(length)) => length,
+            Ok(None) => break SegmentEnd::Input,
+            Err(error) => break SegmentEnd::Invalid(error),
+        };
+        used += length;
         let mut bytes = Vec::new();
+        let mut writer = ReplyWriter(&mut bytes);
+        if session.has_transaction() {
+            let command = rest.get(..length).unwrap_or_default();
+            match session.step_transaction(arguments.all(), command, &mut writer) {
+                TransactionStep::Answered => {
+                    pending.push((PendingReply::Ready(bytes), session.version));
+                    continue;
+                }
+                TransactionStep::Immediate => {}
+                TransactionStep::Execute(transaction) => break SegmentEnd::Exec(transaction),
+            }
+        }
         let reply = match session.parse_command(arguments.all()) {
             Err(error) => {
-                ReplyWriter(&mut bytes).error(&error);
+                writer.error(&error);
                 PendingReply::Ready(bytes)
             }
             Ok(Command::Immediate) => {
-                session.execute(arguments.all(), &service.settings, &mut ReplyWriter(&mut bytes));
+                session.execute(arguments.all(), &service.settings, &mut writer);
                 PendingReply::Ready(bytes)
             }
             Ok(Command::Throttle(call)) => PendingReply::Throttle(call),
@@ -132,24 +201,23 @@ pub(super) async fn run_pipelined(
         };
         pending.push((reply, session.version));
         if session.is_closing {
-            break Ok(used);
+            break SegmentEnd::Input;
         }
     };
-    let mut replies = Vec::new();
     let mut in_flight = Vec::new();
     for (reply, version) in pending {
         // A refund is visible to the commands behind it, and not to those before it.
         let is_refund = reply.is_refund();
         if is_refund {
-            replies.extend(join_all(in_flight.drain(..)).await);
+            replies.extend(join_all(in_flight.drain(..)).await.concat());
         }
         in_flight.push(reply.reply(service, version));
         if is_refund {
-            replies.extend(join_all(in_flight.drain(..)).await);
+            replies.extend(join_all(in_flight.drain(..)).await.concat());
         }
     }
-    replies.extend(join_all(in_flight).await);
-    (replies.concat(), end)
+    replies.extend(join_all(in_flight).await.concat());
+    (used, end)
 }
 
 /// A reply that is ready, or needs a decision.

@@ -1,9 +1,11 @@
 //! The session of one client, and the commands that need no decision.
 
+use super::arity::{check_arity, unknown_subcommand};
 use super::check::Check;
 use super::reply_writer::{ErrorReply, Escaped, ReplyWriter, RespVersion};
 use super::settings::RespSettings;
 use super::throttle::{self, Throttle, ThrottleParams};
+use super::transaction::{Transaction, TransactionStep};
 use crate::server::auth::tokens::{Rights, TokenDigest, Tokens};
 use std::sync::Arc;
 
@@ -16,6 +18,10 @@ pub(super) struct Session {
     rights: Rights,
     /// The parameters of its last `CL.THROTTLE`.
     last_throttle: Option<ThrottleParams>,
+    /// Between `MULTI` and `EXEC` or `DISCARD`.
+    transaction: Option<Transaction>,
+    /// The number of its transactions so far.
+    transactions: u64,
     /// True if the client asked to close.
     pub(super) is_closing: bool,
 }
@@ -47,6 +53,8 @@ impl Session {
             credentials: None,
             rights: Rights::NONE,
             last_throttle: None,
+            transaction: None,
+            transactions: 0,
             is_closing: false,
         }
     }
@@ -74,11 +82,84 @@ impl Session {
         }
         self.credentials = None;
         self.rights = Rights::NONE;
+        self.transaction = None;
     }
 
     /// True if it has any right.
     pub(super) fn is_authenticated(&self) -> bool {
         self.rights != Rights::NONE
+    }
+
+    /// True between `MULTI` and `EXEC` or `DISCARD`.
+    #[inline]
+    pub(super) const fn has_transaction(&self) -> bool {
+        self.transaction.is_some()
+    }
+
+    /// The memory of the queued commands of its transaction.
+    pub(super) fn transaction_bytes(&self) -> usize {
+        self.transaction.as_ref().map_or(0, Transaction::buffered_bytes)
+    }
+
+    /// The number of transactions so far, the open one included.
+    pub(super) const fn transactions(&self) -> u64 {
+        self.transactions
+    }
+
+    /// Queues a command of an open transaction; `bytes` are the command as it arrived.
+    pub(super) fn step_transaction(
+        &mut self,
+        arguments: &[&[u8]],
+        bytes: &[u8],
+        replies: &mut ReplyWriter<'_>,
+    ) -> TransactionStep {
+        let Some((name, arguments)) = arguments.split_first() else {
+            return TransactionStep::Immediate;
+        };
+        let Some(mut transaction) = self.transaction.take() else {
+            return TransactionStep::Immediate;
+        };
+        let upper = name.to_ascii_uppercase();
+        match (&*upper, arguments) {
+            (b"EXEC", []) if transaction.is_aborted() => {
+                replies.error("EXECABORT Transaction discarded because of previous errors.");
+                return TransactionStep::Answered;
+            }
+            (b"EXEC", []) => return TransactionStep::Execute(transaction),
+            (b"EXEC", _) => {
+                replies
+                    .error("EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command");
+                return TransactionStep::Answered;
+            }
+            (b"POST" | b"HOST:" | b"QUIT", _) | (b"DISCARD" | b"MULTI" | b"RESET", []) | (b"WATCH", [_, ..]) => {
+                self.transaction = Some(transaction);
+                return TransactionStep::Immediate;
+            }
+            _ => {}
+        }
+        let queued = self
+            .check_command(name, arguments)
+            .and_then(|()| transaction.push(bytes));
+        match queued {
+            Ok(()) => replies.simple("QUEUED"),
+            Err(error) => {
+                transaction.abort();
+                replies.error(&error);
+            }
+        }
+        self.transaction = Some(transaction);
+        TransactionStep::Answered
+    }
+
+    /// Checks a command without executing it: the right to use it, the name, and the number of arguments.
+    fn check_command(&self, name: &[u8], arguments: &[&[u8]]) -> Result<(), ErrorReply> {
+        match &*name.to_ascii_uppercase() {
+            b"AUTH" | b"HELLO" | b"QUIT" | b"RESET" => {}
+            b"CL.THROTTLE" | b"TOLLGATE.CHECK" => self.require(Rights::CHECK)?,
+            _ if !self.is_authenticated() => return Err(NOAUTH.into()),
+            _ => {}
+        }
+        check_arity(name, arguments)
     }
 
     /// Parses a command.
@@ -134,9 +215,13 @@ impl Session {
         replies: &mut ReplyWriter<'_>,
     ) -> Result<(), ErrorReply> {
         let upper = name.to_ascii_uppercase();
+        // Cross-protocol scripting: a web page makes a local browser send HTTP that looks like commands.
+        if matches!(&*upper, b"POST" | b"HOST:") {
+            self.is_closing = true;
+            return Ok(());
+        }
+        self.check_command(name, arguments)?;
         match (&*upper, arguments) {
-            // Cross-protocol scripting: a web page makes a local browser send HTTP that looks like commands.
-            (b"POST" | b"HOST:", _) => self.is_closing = true,
             (b"QUIT", _) => {
                 self.is_closing = true;
                 replies.simple("OK");
@@ -155,7 +240,6 @@ impl Session {
                 replies.simple("OK");
             }
             (b"HELLO", arguments) => self.hello(arguments, settings, replies)?,
-            _ if !self.is_authenticated() => return Err(NOAUTH.into()),
             (b"PING", []) => replies.simple("PONG"),
             (b"PING" | b"ECHO", [text]) => replies.bulk(text),
             (b"SELECT", [b"0"]) => replies.simple("OK"),
@@ -163,13 +247,20 @@ impl Session {
             (b"INFO", _) => replies.bulk(INFO.as_bytes()),
             (b"COMMAND", _) => replies.array(0),
             (b"CLIENT", [subcommand, arguments @ ..]) => self.client(subcommand, arguments, replies)?,
-            (b"AUTH" | b"CLIENT" | b"ECHO" | b"PING" | b"RESET" | b"SELECT", _) => {
-                let name = name.to_ascii_lowercase();
-                return Err(format!(
-                    "ERR wrong number of arguments for '{}' command",
-                    Escaped(&name)
-                ));
+            (b"MULTI", []) if self.has_transaction() => return Err("ERR MULTI calls can not be nested".into()),
+            (b"MULTI", []) => {
+                self.transaction = Some(Transaction::default());
+                self.transactions += 1;
+                replies.simple("OK");
             }
+            (b"EXEC", []) => return Err("ERR EXEC without MULTI".into()),
+            (b"DISCARD", []) => match self.transaction.take() {
+                Some(_) => replies.simple("OK"),
+                None => return Err("ERR DISCARD without MULTI".into()),
+            },
+            (b"WATCH", _) if self.has_transaction() => return Err("ERR WATCH inside MULTI is not allowed".into()),
+            // No command reads a key, so none that is watched can have changed.
+            (b"WATCH", [_, ..]) | (b"UNWATCH", []) => replies.simple("OK"),
             _ => return Err(format!("ERR unknown command '{}'", Escaped(name))),
         }
         Ok(())
@@ -286,9 +377,9 @@ impl Session {
                 replies.bulk(line.as_bytes());
             }
             // Sent by client libraries to every server.
-            (b"SETINFO" | b"MAINT_NOTIFICATIONS" | b"NO-EVICT" | b"NO-TOUCH", _) => replies.simple("OK"),
+            (b"CAPA" | b"SETINFO" | b"MAINT_NOTIFICATIONS" | b"NO-EVICT" | b"NO-TOUCH", _) => replies.simple("OK"),
             (b"REPLY", [on]) if on.eq_ignore_ascii_case(b"ON") => replies.simple("OK"),
-            _ => return Err(format!("ERR unknown subcommand '{}' of CLIENT", Escaped(subcommand))),
+            _ => return Err(unknown_subcommand(subcommand)),
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-// ioredis with its defaults: connects, and calls one by one and in a pipeline.
+// ioredis with its defaults: connects, and calls one by one, in a pipeline and in a transaction.
 const assert = require('node:assert');
 const { Redis } = require('ioredis');
 
@@ -12,6 +12,12 @@ const { Redis } = require('ioredis');
   }
   const replies = await pipeline.exec();
   assert.deepStrictEqual(replies.map(([error, reply]) => [error, reply[0]]), [[null, 0], [null, 0], [null, 1]]);
+  const transaction = client.multi();
+  for (let calls = 0; calls < 3; calls += 1) {
+    transaction.call('CL.THROTTLE', 'io-multi', 1, 1, 60);
+  }
+  const queued = await transaction.exec();
+  assert.deepStrictEqual(queued.map(([error, reply]) => [error, reply[0]]), [[null, 0], [null, 0], [null, 1]]);
   await assert.rejects(call('io', 'x', 30, 60), /Couldn't parse as integer: x/);
   await client.quit();
   console.log('done');
