@@ -157,9 +157,11 @@ impl SettingsReader<'_> {
         let ipv6_prefix = find("ipv6_prefix")
             .and_then(|node| node.integer("a number of leading bits", 1..=128, &mut self.problems))
             .and_then(|bits| u8::try_from(bits).ok());
-        let key_secret = find("key_secret").and_then(|node| self.secret(node, "a secret"));
+        let key_secret = self.secret_or_file(&fields, "key_secret", "a secret");
         let store = match store {
-            StoreSettings::Redis(redis) => StoreSettings::Redis(redis.with_key_secret(key_secret)),
+            StoreSettings::Redis(redis) => {
+                StoreSettings::Redis(redis.with_key_secret(key_secret.map(|(secret, _)| secret)))
+            }
             // Fingerprints in memory are keyed anyway, by a random secret of the process.
             memory @ StoreSettings::Memory(_) => memory,
         };
@@ -202,7 +204,7 @@ pub fn is_settings(root: &Node) -> bool {
 }
 
 /// Every top-level setting.
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 18] = [
     "server",
     "store",
     "data_dir",
@@ -218,6 +220,7 @@ const KEYS: [&str; 17] = [
     ratelimit::SETTING,
     "ipv6_prefix",
     "key_secret",
+    "key_secret_file",
     "log",
     "log_format",
 ];

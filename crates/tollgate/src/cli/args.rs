@@ -80,7 +80,7 @@ impl ServerResponse {
             })
         });
         let next_step = match self.status {
-            StatusCode::UNAUTHORIZED => "pass a token with --token or TOLLGATE_TOKEN",
+            StatusCode::UNAUTHORIZED => "pass a token with --token-file or TOLLGATE_TOKEN",
             StatusCode::FORBIDDEN => "pass a token with this right; the server's tokens_file lists the rights of each",
             StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE => "correct the arguments and run again",
             // The server's own text says which: an unavailable store, too many requests in flight.

@@ -11,6 +11,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use std::fmt;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,9 +29,12 @@ pub(crate) struct ServerArgs {
         value_name = "URL"
     )]
     url: String,
-    /// Token for the server, if it requires one
+    /// Token for the server, if it requires one. Other users of this machine see it in `ps`: prefer --token-file
     #[arg(long, env = "TOLLGATE_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     token: Option<String>,
+    /// File whose first line is the token
+    #[arg(long, env = "TOLLGATE_TOKEN_FILE", value_name = "FILE")]
+    token_file: Option<PathBuf>,
     /// PEM file of certificate authorities to trust instead of the system's
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
@@ -80,6 +84,26 @@ impl ServerArgs {
         })
     }
 
+    /// The token itself, or the first line of its file.
+    fn token(&self) -> Result<Option<String>, ClientError> {
+        let file = match (&self.token, &self.token_file) {
+            (Some(_), Some(_)) => {
+                let text = "both a token and a token file are given; keep one of --token-file, TOLLGATE_TOKEN_FILE, TOLLGATE_TOKEN";
+                return Err(ClientError(text.into()));
+            }
+            (token, None) => return Ok(token.clone()),
+            (None, Some(file)) => file,
+        };
+        let failure = |text: &dyn fmt::Display| ClientError(format!("token file {}: {text}", file.display()));
+        let mut text = String::new();
+        let read = std::fs::File::open(file).and_then(|file| file.take(TOKEN_BYTES_MAX).read_to_string(&mut text));
+        read.map_err(|error| failure(&error))?;
+        match text.lines().next().map(str::trim) {
+            Some(token) if !token.is_empty() => Ok(Some(token.to_owned())),
+            _ => Err(failure(&"its first line is empty; write the token into it")),
+        }
+    }
+
     async fn exchange(&self, path: &str, body: String, format: OutputFormat) -> Result<ServerResponse, ClientError> {
         let target = Target::parse(&self.url)?;
         let mut request = Request::post(format!("{}{path}", target.base))
@@ -88,7 +112,7 @@ impl ServerArgs {
             .header(ACCEPT, format.media_type())
             .body(Full::new(Bytes::from(body)))
             .map_err(|error| ClientError(format!("{}: {error}", self.url)))?;
-        if let Some(token) = &self.token {
+        if let Some(token) = self.token()? {
             let mut value = HeaderValue::try_from(format!("Bearer {}", token.trim()))
                 .map_err(|_| ClientError("the token has characters that are not allowed in a header".into()))?;
             value.set_sensitive(true);
@@ -208,7 +232,7 @@ impl Target {
         // Not repeated in the message, which ends up in logs.
         if url.contains('@') {
             return Err(ClientError(
-                "invalid server URL: it must contain no user and no password; pass a token with --token or TOLLGATE_TOKEN, \
+                "invalid server URL: it must contain no user and no password; pass a token with --token-file or TOLLGATE_TOKEN, \
                  and write for example http://127.0.0.1:8080"
                     .into(),
             ));
@@ -293,6 +317,9 @@ fn roots(ca: Option<&Path>) -> Result<RootCertStore, ClientError> {
 
 /// The timeout of a request, connecting included.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The most bytes read of a token file.
+const TOKEN_BYTES_MAX: u64 = 64 << 10;
 
 /// The most bytes read of a response: an explanation of very many rules is long.
 const RESPONSE_BYTES_MAX: usize = 64 << 20;

@@ -1,8 +1,9 @@
 //! `auth`: callers' tokens with their rights, and the password of the Redis protocol.
 
 use super::layers::read_text;
-use super::reader::{SettingsReader, without_snippet};
+use super::reader::{SettingsReader, read_secret_file, without_snippet};
 use crate::server::auth::tokens::{Rights, TokenError, TokenSecret, Tokens};
+use std::path::Path;
 use tollgate_limiter::core::problem::{Problem, Problems, closest_match};
 use tollgate_limiter::core::yaml::{self, Node};
 
@@ -24,12 +25,16 @@ impl SettingsReader<'_> {
                 .map_err(|problem| vec![problem])
                 .and_then(|origin| yaml::parse(&origin))
             {
-                Ok(file) => read_file(&file, &mut tokens, &mut problems),
+                Ok(file) => {
+                    let base_dir = path.parent().unwrap_or(Path::new(""));
+                    read_file(&file, base_dir, &mut tokens, &mut problems);
+                }
                 Err(found) => problems.extend(found),
             }
         }
         if let Some(list) = fields.find("tokens").filter(|node| !node.is_null()) {
-            read_tokens(list, &mut tokens, &mut problems);
+            let base_dir = self.raw.base_dir_of(&list.location);
+            read_tokens(list, &base_dir, &mut tokens, &mut problems);
         }
         if tokens.is_empty() && !problems.has_errors() {
             let problem = Problem::error(&node.location, "no tokens configured; every request would be rejected");
@@ -42,50 +47,26 @@ impl SettingsReader<'_> {
         Some(tokens)
     }
 
-    /// The password for `AUTH`: the setting itself, or the first line of a file.
+    /// The password for `AUTH`.
     pub(super) fn resp_password(&mut self, node: &Node) -> Option<Tokens> {
         let mut ignored = Problems::new();
         let fields = node.fields("`auth`", &KEYS, &mut ignored)?;
-        let find = |key| fields.find(key).filter(|node| !node.is_null());
-        let (text, location) = match (find("resp_password"), find("resp_password_file")) {
-            (None, None) => return None,
-            (Some(node), None) => (self.secret(node, "a password")?.to_owned(), &node.location),
-            (None, Some(node)) => {
-                let path = self.path(node, "a file with a password")?;
-                match read_text(&path) {
-                    Ok(origin) => {
-                        let line = origin.text.lines().next().unwrap_or_default();
-                        (line.to_owned(), &node.location)
-                    }
-                    Err(problem) => {
-                        self.problems.push(problem);
-                        return None;
-                    }
-                }
-            }
-            (Some(_), Some(node)) => {
-                let hint = "keep `resp_password_file` and remove `resp_password`";
-                self.problems.error_with(
-                    &node.location,
-                    "both `resp_password` and `resp_password_file` are set",
-                    hint,
-                );
-                return None;
-            }
-        };
+        let (text, location) = self.secret_or_file(&fields, "resp_password", "a password")?;
         let mut tokens = Tokens::default();
         let rights = Rights::CHECK | Rights::REFUND;
         if let Err(error) = tokens.add("default", TokenSecret::Plain(&text), rights) {
             let found = format!("invalid password: {error}");
-            self.problems.error(&without_snippet(location), found);
+            self.problems.error(&location, found);
         }
         Some(tokens)
     }
 }
 
+/// The keys of one token.
+const TOKEN_KEYS: [&str; 5] = ["name", "token", "token_file", "sha256", "rights"];
 const KEYS: [&str; 4] = ["tokens_file", "tokens", "resp_password", "resp_password_file"];
 
-fn read_file(file: &Node, tokens: &mut Tokens, problems: &mut Problems) {
+fn read_file(file: &Node, base_dir: &Path, tokens: &mut Tokens, problems: &mut Problems) {
     let Some(fields) = file.fields("a tokens file", &["tokens"], problems) else {
         return;
     };
@@ -95,18 +76,18 @@ fn read_file(file: &Node, tokens: &mut Tokens, problems: &mut Problems) {
         "tokens: [{ name: shop, token: …, rights: [check] }]",
         problems,
     ) {
-        read_tokens(list, tokens, problems);
+        read_tokens(list, base_dir, tokens, problems);
     }
 }
 
-fn read_tokens(list: &Node, tokens: &mut Tokens, problems: &mut Problems) {
+fn read_tokens(list: &Node, base_dir: &Path, tokens: &mut Tokens, problems: &mut Problems) {
     for node in list.list("a list of tokens", problems).unwrap_or_default() {
-        read_token(node, tokens, problems);
+        read_token(node, base_dir, tokens, problems);
     }
 }
 
-fn read_token(node: &Node, tokens: &mut Tokens, problems: &mut Problems) -> Option<()> {
-    let fields = node.fields("a token", &["name", "token", "sha256", "rights"], problems)?;
+fn read_token(node: &Node, base_dir: &Path, tokens: &mut Tokens, problems: &mut Problems) -> Option<()> {
+    let fields = node.fields("a token", &TOKEN_KEYS, problems)?;
     let name = fields
         .require("a token", "name", "name: shop", problems)
         .and_then(|node| node.text("the name of a token", problems));
@@ -114,9 +95,14 @@ fn read_token(node: &Node, tokens: &mut Tokens, problems: &mut Problems) -> Opti
         Some(node) => rights(node, problems),
         None => Some(Rights::CHECK),
     };
-    let (secret, location) = match (fields.find("token"), fields.find("sha256")) {
-        (Some(node), None) => (TokenSecret::Plain(node.text("a token", problems)?), &node.location),
-        (None, Some(node)) => {
+    let of_file;
+    let (secret, location) = match (fields.find("token"), fields.find("token_file"), fields.find("sha256")) {
+        (Some(node), None, None) => (TokenSecret::Plain(node.text("a token", problems)?), &node.location),
+        (None, Some(node), None) => {
+            of_file = read_secret_file(node, base_dir, "token_file", problems)?;
+            (TokenSecret::Plain(&of_file), &node.location)
+        }
+        (None, None, Some(node)) => {
             let Some(digest) = digest(node.text("the SHA-256 of a token", problems)?) else {
                 problems.error_with(
                     &node.location,
@@ -130,8 +116,8 @@ fn read_token(node: &Node, tokens: &mut Tokens, problems: &mut Problems) -> Opti
         _ => {
             problems.error_with(
                 &node.location,
-                "a token needs either `token` or `sha256`",
-                "write the token itself, or its SHA-256: `printf %s TOKEN | sha256sum`",
+                "a token needs either `token`, `token_file` or `sha256`",
+                "name a file with the token, or write its SHA-256: `printf %s TOKEN | sha256sum`",
             );
             return None;
         }
@@ -189,7 +175,7 @@ mod tests {
         let mut tokens = Tokens::default();
         let mut problems = Problems::new();
         let node = yaml::parse(&Origin::new("tokens.yaml", text)).unwrap();
-        read_file(&node, &mut tokens, &mut problems);
+        read_file(&node, Path::new(""), &mut tokens, &mut problems);
         (tokens, problems.sorted().iter().map(ToString::to_string).collect())
     }
 
@@ -212,7 +198,7 @@ mod tests {
     fn what_is_wrong_with_a_token_is_told() {
         for (text, expected) in [
             ("tokens: [{ name: a, token: short }]", "at least 16 characters"),
-            ("tokens: [{ name: a }]", "either `token` or `sha256`"),
+            ("tokens: [{ name: a }]", "either `token`, `token_file` or `sha256`"),
             ("tokens: [{ token: 0123456789abcdef }]", "has no `name`"),
             ("tokens: [{ name: a, sha256: abc }]", "not a SHA-256"),
             (

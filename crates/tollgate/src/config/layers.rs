@@ -373,7 +373,7 @@ pub const DEFAULT_FILE: &str = "tollgate.yaml";
 const RELOADABLE: [&str; 3] = ["rules", "rules_files", ratelimit::SETTING];
 
 /// Variables of the commands that call a server.
-const CLIENT_VARIABLES: [&str; 2] = ["URL", "TOKEN"];
+const CLIENT_VARIABLES: [&str; 3] = ["URL", "TOKEN", "TOKEN_FILE"];
 
 const SHORTHANDS: [(&str, &str); 2] = [("store", "url"), (ratelimit::SETTING, "files")];
 
@@ -443,6 +443,7 @@ mod tests {
             "HOME",
             "TOLLGATE_URL",
             "TOLLGATE_TOKEN",
+            "TOLLGATE_TOKEN_FILE",
             "TOLLGATE_PORT",
             "TOLLGATE_PORT_8080_TCP_ADDR",
             "TOLLGATE_SERVICE_HOST",

@@ -1,11 +1,11 @@
 //! The reader of settings: values that several sections share.
 
-use super::layers::RawSettings;
-use std::path::PathBuf;
+use super::layers::{RawSettings, read_text};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tollgate_limiter::core::problem::{Location, Problems};
+use tollgate_limiter::core::problem::{Location, Problem, Problems};
 use tollgate_limiter::core::quantity;
-use tollgate_limiter::core::yaml::Node;
+use tollgate_limiter::core::yaml::{Fields, Node};
 
 /// Validates settings section by section and collects the problems.
 pub(crate) struct SettingsReader<'w> {
@@ -67,11 +67,75 @@ impl<'w> SettingsReader<'w> {
         text
     }
 
+    /// The secret of the setting `key`, or of the file that `key` with `_file` names, and the location of the setting.
+    pub(crate) fn secret_or_file(
+        &mut self,
+        fields: &Fields<'_>,
+        key: &str,
+        expected: &str,
+    ) -> Option<(String, Location)> {
+        let find = |key: &str| fields.find(key).filter(|node| !node.is_null());
+        let file_key = format!("{key}_file");
+        match (find(key), find(&file_key)) {
+            (None, None) => None,
+            (Some(node), None) => {
+                let text = self.secret(node, expected)?.to_owned();
+                Some((text, without_snippet(&node.location)))
+            }
+            (None, Some(node)) => {
+                let base_dir = self.raw.base_dir_of(&node.location);
+                let text = read_secret_file(node, &base_dir, &file_key, &mut self.problems)?;
+                Some((text, node.location.clone()))
+            }
+            (Some(_), Some(node)) => {
+                self.problems.error_with(
+                    &without_snippet(&node.location),
+                    format!("both `{key}` and `{file_key}` are set"),
+                    format!("keep `{file_key}` and remove `{key}`"),
+                );
+                None
+            }
+        }
+    }
+
     /// Reports a setting of a feature that this version does not have.
     pub(crate) fn unsupported(&mut self, location: &Location, what: &str, hint: &str) {
         self.problems
             .error_with(location, format!("this version has no {what} yet"), hint);
     }
+}
+
+/// The secret in a file: its first line. The setting `key` names the file, relative to `base_dir`.
+pub(crate) fn read_secret_file(node: &Node, base_dir: &Path, key: &str, problems: &mut Problems) -> Option<String> {
+    let name = node.text("a file with a secret", problems)?;
+    if name.is_empty() || name.contains('\0') {
+        let hint = "write a path; relative ones start at the file that names it";
+        problems.error_with(&node.location, format!("`{key}` names no file"), hint);
+        return None;
+    }
+    let path = base_dir.join(name);
+    let origin = match read_text(&path) {
+        Ok(origin) => origin,
+        Err(problem) => {
+            let text = format!("`{key}`: {}: {}", path.display(), problem.text);
+            let hint = problem.hint.as_deref().unwrap_or("name a file that this user may read");
+            problems.error_with(&node.location, text, hint);
+            return None;
+        }
+    };
+    let mut lines = origin.text.lines();
+    let secret = lines.next().unwrap_or_default();
+    if secret.is_empty() {
+        let text = format!("`{key}`: {}: its first line is empty", path.display());
+        problems.error_with(&node.location, text, "write the secret into the first line");
+        return None;
+    }
+    if lines.any(|line| !line.trim().is_empty()) {
+        let text = format!("`{key}`: {}: only its first line is used", path.display());
+        let problem = Problem::warning(&node.location, text);
+        problems.push(problem.with_hint("a secret is one line; remove the others"));
+    }
+    Some(secret.to_owned())
 }
 
 /// The same location without its source line: for values that must not be logged.

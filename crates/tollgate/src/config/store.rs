@@ -191,9 +191,12 @@ enum StoreKind {
 
 pub(super) const COMMON_KEYS: [&str; 1] = ["url"];
 pub(super) const MEMORY_KEYS: [&str; 3] = ["max_memory", "snapshot", "overflow"];
-pub(super) const REDIS_KEYS: [&str; 15] = [
+pub(super) const REDIS_KEYS: [&str; 18] = [
     "tls",
+    "password",
+    "password_file",
     "sentinel_password",
+    "sentinel_password_file",
     "deadline",
     "decision_deadline",
     "clock",

@@ -335,6 +335,86 @@ fn no_secret_is_repeated_in_what_is_said() {
 }
 
 #[test]
+fn every_secret_may_stand_in_a_file_and_not_in_two_places() {
+    let folder = std::env::temp_dir().join(format!("tollgate-secrets-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let secret = file("secret", "a-secret-of-many-bytes\r\n");
+    let lines = file("lines", "a-secret-of-many-bytes\nanother-line\n");
+    let empty = file("empty", "\n");
+    let settings: [(&str, fn(&str, &str) -> String); 5] = [
+        ("password", |key, value| {
+            format!("store: {{ url: 'redis://h', {key}: '{value}' }}")
+        }),
+        ("sentinel_password", |key, value| {
+            format!("store: {{ url: 'redis+sentinel://h:1/name', {key}: '{value}' }}")
+        }),
+        ("key_secret", |key, value| {
+            format!("store: 'redis://h'\n{key}: '{value}'")
+        }),
+        ("resp_password", |key, value| format!("auth: {{ {key}: '{value}' }}")),
+        ("token", |key, value| {
+            format!("auth: {{ tokens: [{{ name: shop, {key}: '{value}' }}] }}")
+        }),
+    ];
+    for (key, text) in settings {
+        let file_key = format!("{key}_file");
+        let written = accepted(&text(key, "a-secret-of-many-bytes"));
+        for path in [&secret, &lines] {
+            let (read, messages) = read(&text(&file_key, path));
+            let read = read.unwrap_or_else(|| panic!("{messages}"));
+            assert_eq!(read.store, written.store, "{file_key}");
+            let digests = |config: &Config| {
+                let keyring = config.tokens.as_ref().or(config.resp_password.as_ref());
+                keyring.map(|tokens| tokens.caller(b"a-secret-of-many-bytes").is_some())
+            };
+            assert_eq!(digests(&read), digests(&written), "{file_key}");
+            assert_eq!(
+                messages.contains("only its first line is used"),
+                *path == lines,
+                "{messages}"
+            );
+            assert!(
+                !messages.contains("a-secret-of") && !messages.contains("another-line"),
+                "{messages}"
+            );
+        }
+        for (path, expected) in [
+            (&*empty, "its first line is empty"),
+            ("/no/such/file", "/no/such/file: cannot be read"),
+        ] {
+            let (config, messages) = read(&text(&file_key, path));
+            assert!(config.is_none(), "{file_key}: {path}");
+            assert!(
+                messages.contains(&format!("`{file_key}`: ")) && messages.contains(expected),
+                "{messages}"
+            );
+        }
+        let both = text(&format!("{key}: hunter2-hunter2-hunter2, {file_key}"), &secret);
+        let both = both.replace("hunter2, key_secret_file", "hunter2\nkey_secret_file");
+        let (config, messages) = read(&both);
+        assert!(config.is_none() && messages.contains(&file_key), "{messages}");
+        assert!(!messages.contains("hunter2"), "{messages}");
+    }
+    let (config, messages) = read(&format!(
+        "store: {{ url: 'redis://u:hunter2@h', password_file: '{secret}' }}"
+    ));
+    assert!(
+        config.is_none() && messages.contains("set twice") && !messages.contains("hunter2"),
+        "{messages}"
+    );
+    let user = accepted(&format!("store: {{ url: 'redis://u@h', password_file: '{secret}' }}"));
+    assert!(
+        matches!(user.store, StoreSettings::Redis(redis) if redis.options().is_ok_and(|options| options.has_password()))
+    );
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
 fn tls_may_be_for_some_listeners_only_and_the_others_must_be_guarded_otherwise() {
     let tls = |only: &str| format!("{{ cert: a, key: b, client_ca: c{only} }}");
     let all = accepted(&format!("server: {{ http: 0.0.0.0:1, tls: {} }}", tls("")));

@@ -45,6 +45,12 @@ impl LiveSettings {
             if let StoreSettings::Redis(initial) = &self.store {
                 if initial.differs_only_in_mode(current) {
                     changed.retain(|name| name != "store");
+                } else if !changed.iter().any(|name| name == "store") {
+                    // The file of a password has changed.
+                    changed.push("store".into());
+                }
+                if !initial.has_same_key_secret(current) && !changed.iter().any(|name| name.starts_with("key_secret")) {
+                    changed.push("key_secret_file".into());
                 }
                 if initial.ratelimit_counters != current.ratelimit_counters {
                     changed.push(format!("{}.counters", ratelimit::SETTING));

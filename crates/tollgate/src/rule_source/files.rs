@@ -5,6 +5,7 @@ use super::file_stamps::FileStamps;
 use super::quarantine::LastGood;
 use super::source_texts::{ConfigSnapshot, SourceTexts, redact};
 use super::{Revision, RuleSource, RulesUpdate, SourceError};
+use crate::compat::ratelimit;
 use crate::config::{RawSettings, Sources, read_text};
 use sha2::{Digest, Sha256};
 use std::collections::HashSet;
@@ -14,8 +15,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Interval, MissedTickBehavior, interval};
-use tollgate_limiter::core::problem::{Problem, Problems};
-use tollgate_limiter::core::yaml::NodeKind;
+use tollgate_limiter::core::problem::{Location, Problem, Problems};
+use tollgate_limiter::core::yaml::{self, Node, NodeKind};
 
 /// The rule source of a server without a control plane. Files are polled, and read on a blocking thread, one reload at a
 /// time.
@@ -247,19 +248,61 @@ impl ConfigLoader {
     }
 }
 
-/// The files that `auth` names.
+/// The files with secrets that the settings name, and those that a file of tokens among them names.
 fn secret_files(raw: &RawSettings) -> Vec<PathBuf> {
-    let Some(NodeKind::Map(entries)) = raw.setting("auth").map(|node| &node.kind) else {
-        return Vec::new();
-    };
-    let named = entries.iter().filter(|(key, _)| SECRET_FILES.contains(&&*key.text));
-    named
-        .filter_map(|(_, node)| Some(raw.base_dir_of(&node.location).join(node.scalar()?)))
-        .collect()
+    let mut files = Vec::new();
+    let base_dir_of = |location: &Location| raw.base_dir_of(location);
+    for section in ["auth", "store", ratelimit::SETTING] {
+        if let Some(node) = raw.setting(section) {
+            add_secret_files(node, &base_dir_of, &mut files);
+        }
+    }
+    if let Some(node) = raw.setting("key_secret_file")
+        && let Some(name) = node.scalar()
+    {
+        files.push(base_dir_of(&node.location).join(name));
+    }
+    files
 }
 
-/// Settings under `auth` that name a file.
-const SECRET_FILES: [&str; 2] = ["tokens_file", "resp_password_file"];
+fn add_secret_files(node: &Node, base_dir_of: &dyn Fn(&Location) -> PathBuf, files: &mut Vec<PathBuf>) {
+    match &node.kind {
+        NodeKind::Map(entries) => {
+            for (key, value) in entries {
+                let name = value.scalar().filter(|_| SECRET_FILES.contains(&&*key.text));
+                let Some(name) = name else {
+                    add_secret_files(value, base_dir_of, files);
+                    continue;
+                };
+                let path = base_dir_of(&value.location).join(name);
+                files.push(path.clone());
+                if &*key.text == "tokens_file"
+                    && let Ok(root) = read_text(&path)
+                        .map_err(drop)
+                        .and_then(|file| yaml::parse(&file).map_err(drop))
+                {
+                    let base_dir = path.parent().map(PathBuf::from).unwrap_or_default();
+                    add_secret_files(&root, &|_| base_dir.clone(), files);
+                }
+            }
+        }
+        NodeKind::List(nodes) => {
+            for node in nodes {
+                add_secret_files(node, base_dir_of, files);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Settings within a section that name a file with secrets.
+const SECRET_FILES: [&str; 5] = [
+    "tokens_file",
+    "token_file",
+    "resp_password_file",
+    "password_file",
+    "sentinel_password_file",
+];
 
 /// The most bytes of rule files that are read.
 const BYTES_MAX: usize = 64 << 20;

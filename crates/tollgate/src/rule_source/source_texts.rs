@@ -31,7 +31,7 @@ pub struct ConfigSnapshot {
 pub(super) struct SourceTexts {
     pub(super) settings: Result<Arc<RawSettings>, Vec<Problem>>,
     pub(super) files: Vec<RuleFile>,
-    /// Digests of the files that `auth` names: the secrets themselves are not kept.
+    /// Digests of the files with secrets: the secrets themselves are not kept.
     pub(super) secrets: Vec<Option<[u8; 32]>>,
     /// Problems of the patterns of native files.
     pub(super) problems: Vec<Problem>,

@@ -127,6 +127,46 @@ fn a_url_without_a_valid_port_is_an_error_of_every_command_that_takes_one() {
 }
 
 #[test]
+fn a_token_comes_from_a_file_or_the_environment_so_that_ps_shows_none() {
+    let token = "token-of-the-shop-0001";
+    let settings =
+        "auth: { tokens: [{ name: shop, token_file: shop.token, rights: all }] }\nrules: [{ id: plan, limit: 9/h }]\n";
+    let folder = TestFolder::with("tollgate.yaml", settings);
+    folder.write("shop.token", &format!("{token}\n"));
+    folder.write("other.token", "token-of-another-0001\n");
+    folder.write("empty.token", "\n");
+    let server = TestServer::start(&folder, &[]);
+    let url = server.url();
+    for command in ["check", "explain", "forget"] {
+        let (code, _, stderr) = run(&folder, &[command, "a=b", "--url", &url, "--token-file", "shop.token"]);
+        assert_eq!((code, stderr.as_str()), (Some(0), ""), "{command}");
+    }
+    for (name, value) in [("TOLLGATE_TOKEN", token), ("TOLLGATE_TOKEN_FILE", "shop.token")] {
+        let output = tollgate(&folder, &["check", "a=b", "--url", &url])
+            .env(name, value)
+            .output();
+        assert_eq!(output.expect("the program can be run").status.code(), Some(0), "{name}");
+    }
+    for (args, expected) in [
+        (&["--token-file", "other.token"][..], "server error 401"),
+        (&[], "--token-file or TOLLGATE_TOKEN"),
+        (&["--token-file", "nowhere"], "token file nowhere: "),
+        (&["--token-file", "empty.token"], "its first line is empty"),
+        (
+            &["--token-file", "shop.token", "--token", token],
+            "both a token and a token file",
+        ),
+    ] {
+        let (code, _, stderr) = run(&folder, &[&["check", "a=b", "--url", &url], args].concat());
+        assert_eq!(code, Some(2), "{args:?}");
+        assert!(
+            stderr.contains(expected) && !stderr.contains(token),
+            "{args:?}: {stderr}"
+        );
+    }
+}
+
+#[test]
 fn trouble_says_what_to_do_next() {
     let gone = {
         let free = std::net::TcpListener::bind("127.0.0.1:0").expect("there is a free port");

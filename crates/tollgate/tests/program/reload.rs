@@ -329,6 +329,56 @@ fn a_file_that_is_isolated_keeps_its_limits_while_others_change() {
 }
 
 #[test]
+fn a_token_in_a_file_of_its_own_is_taken_anew_when_that_file_changes() {
+    let (old, new) = ("token-that-holds-first", "token-that-comes-later");
+    let folder = TestFolder::with(
+        "tollgate.yaml",
+        "auth: { tokens_file: secrets/tokens.yaml }\nrules: [{ id: all, limit: 10/day }]\n",
+    );
+    // Relative to the file that names it.
+    folder.write("secrets/tokens.yaml", "tokens: [{ name: shop, token_file: shop }]\n");
+    folder.write("secrets/shop", &format!("{old}\n"));
+    let server = TestServer::start(&folder, &[]);
+    let status = |token: &str| {
+        let shown = format!("authorization: Bearer {token}\r\n");
+        server
+            .request("POST", "/v1/check", &shown, r#"{"attributes":{}}"#)
+            .status
+    };
+    assert_eq!((status(old), status(new)), (200, 401));
+    folder.replace("secrets/shop", &format!("{new}\n"));
+    server.wait_for("tokens reloaded", 1);
+    assert_eq!((status(old), status(new)), (401, 200));
+    // A missing file is named, and the tokens stay.
+    fs::remove_file(folder.path().join("secrets/shop")).unwrap();
+    server.wait_for("keeping the previous rules", 1);
+    assert_eq!((status(old), status(new)), (401, 200));
+    let ready = server.get("/readyz").body;
+    assert!(
+        ready.contains("`token_file`: ") && ready.contains("secrets/shop"),
+        "{ready}"
+    );
+}
+
+#[test]
+fn a_changed_file_of_a_store_password_or_a_key_secret_needs_a_restart_and_is_not_repeated() {
+    let folder = TestFolder::with(
+        "tollgate.yaml",
+        "store: { url: 'redis://127.0.0.1:1', password_file: password }\nkey_secret_file: secret\nrules: []\n",
+    );
+    folder.write("password", "first-password\n");
+    folder.write("secret", "first-secret\n");
+    let server = TestServer::start(&folder, &[]);
+    folder.replace("password", "other-password\n");
+    server.wait_for("only after a restart", 1);
+    assert!(server.log().contains("store"), "{}", server.log());
+    folder.replace("secret", "other-secret\n");
+    server.wait_for("key_secret_file", 1);
+    let log = server.log();
+    assert!(!log.contains("-password\n") && !log.contains("-secret\n"), "{log}");
+}
+
+#[test]
 fn a_secret_that_changes_alone_is_all_that_needs_a_restart() {
     let settings = |secret: &str| {
         format!("store: 'redis://127.0.0.1:1'\nkey_secret: {secret}\nenvoy_rules: {{ files: shop.yaml }}\n")

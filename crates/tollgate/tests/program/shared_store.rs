@@ -282,6 +282,42 @@ fn a_store_that_may_forget_counters_is_told_while_it_runs() {
 }
 
 #[test]
+fn the_password_of_the_store_may_stand_in_a_file() {
+    let redis = Redis::start_with(ServerKind::Redis70, &["--requirepass", "hunter2"]);
+    let url = redis.url();
+    let folder = TestFolder::with(
+        "tollgate.yaml",
+        &format!("store: {{ url: '{url}', password_file: password }}\nrules: [{{ id: r, limit: 9/h }}]\n"),
+    );
+    folder.write("password", "hunter2\n");
+    let server = TestServer::start(&folder, &["--set", "store.deadline=5s"]);
+    eventually("a decision of the store", || {
+        server.check("{}").json()["source"] == "shared"
+    });
+    drop(server);
+    // The same in the environment, with nothing in the file.
+    let folder = TestFolder::with("tollgate.yaml", "rules: [{ id: r, limit: 9/h }]\n");
+    folder.write("password", "hunter2\n");
+    let mut command = tollgate(
+        &folder,
+        &[
+            "serve",
+            "--set",
+            "server.http=127.0.0.1:0",
+            "--set",
+            "store.deadline=5s",
+        ],
+    );
+    command
+        .env("TOLLGATE_STORE", &url)
+        .env("TOLLGATE_STORE__PASSWORD_FILE", "password");
+    let server = TestServer::spawn(command);
+    eventually("a decision of the store", || {
+        server.check("{}").json()["source"] == "shared"
+    });
+}
+
+#[test]
 fn it_starts_without_the_store_and_tells_no_secret() {
     let folder = TestFolder::with(
         "tollgate.yaml",

@@ -59,7 +59,7 @@ impl Drop for TestFolder {
 pub(crate) fn tollgate(folder: &TestFolder, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.args(args).current_dir(folder.path()).stdin(Stdio::null());
-    for name in ["TOLLGATE_URL", "TOLLGATE_TOKEN"] {
+    for name in ["TOLLGATE_URL", "TOLLGATE_TOKEN", "TOLLGATE_TOKEN_FILE"] {
         command.env_remove(name);
     }
     // Tests run side by side: what they do not ask for must not want the same port.

@@ -112,6 +112,38 @@ impl RedisOptions {
         Ok(Self { url, ..self })
     }
 
+    /// The password of the servers, instead of one in the URL; the user of the URL stays. Sentinels have their own.
+    pub fn password(self, password: &str) -> Self {
+        let url = match self.url {
+            StoreUrl::One(connect_options) => StoreUrl::One(connect_options.with_password(password)),
+            StoreUrl::Sentinel {
+                sentinels,
+                connect_options,
+                name,
+                primary,
+            } => StoreUrl::Sentinel {
+                sentinels,
+                connect_options,
+                name,
+                primary: primary.with_password(password),
+            },
+            StoreUrl::Cluster { seeds, connect_options } => StoreUrl::Cluster {
+                seeds,
+                connect_options: connect_options.with_password(password),
+            },
+        };
+        Self { url, ..self }
+    }
+
+    /// True if the servers get a password.
+    pub fn has_password(&self) -> bool {
+        let connect_options = match &self.url {
+            StoreUrl::One(connect_options) | StoreUrl::Cluster { connect_options, .. } => connect_options,
+            StoreUrl::Sentinel { primary, .. } => primary,
+        };
+        connect_options.password().is_some()
+    }
+
     /// The password of the sentinels, which is not that of the servers. Ignored without sentinels.
     pub fn sentinel_password(self, password: &str) -> Self {
         let url = match self.url {

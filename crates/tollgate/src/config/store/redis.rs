@@ -37,6 +37,8 @@ pub struct RedisSettings {
     pub fallback: fallback::FallbackOptions,
     /// Certificates for TLS.
     pub tls: Option<StoreTls>,
+    /// The password of the servers, if it is not in the URL.
+    password: Option<String>,
     sentinel_password: Option<String>,
     /// The secret that keys are hashed with.
     key_secret: Option<String>,
@@ -67,6 +69,7 @@ impl RedisSettings {
             breaker: BreakerConfig::default(),
             fallback: fallback::FallbackOptions::default(),
             tls: None,
+            password: None,
             sentinel_password: None,
             key_secret: None,
             ratelimit_counters: None,
@@ -80,11 +83,13 @@ impl RedisSettings {
         }
     }
 
-    pub(in super::super) fn with_key_secret(self, secret: Option<&str>) -> Self {
-        Self {
-            key_secret: secret.map(str::to_owned),
-            ..self
-        }
+    pub(in super::super) fn with_key_secret(self, key_secret: Option<String>) -> Self {
+        Self { key_secret, ..self }
+    }
+
+    /// True if the secret that keys are hashed with is the same.
+    pub fn has_same_key_secret(&self, other: &Self) -> bool {
+        self.key_secret == other.key_secret
     }
 
     /// True if the settings under `store` differ at most in `mode`.
@@ -105,6 +110,10 @@ impl RedisSettings {
         let options = Redis::options(&self.url).map_err(|error| error.to_string())?;
         let options = match &self.tls {
             Some(tls) => tls.apply(options)?,
+            None => options,
+        };
+        let options = match &self.password {
+            Some(password) => options.password(password),
             None => options,
         };
         let options = match &self.sentinel_password {
@@ -173,8 +182,18 @@ impl SettingsReader<'_> {
         }
         let tolerance = find("skew_tolerance").and_then(|node| self.duration(node, DEADLINE_MAX));
         let skew_tolerance = Micros::from(tolerance.unwrap_or(SKEW_TOLERANCE));
-        let password = find("sentinel_password").and_then(|node| self.secret(node, "a password"));
-        redis.sentinel_password = password.map(str::to_owned);
+        if let Some((password, location)) = self.secret_or_file(fields, "password", "a password") {
+            if Redis::options(&redis.url).is_ok_and(|options| options.has_password()) {
+                self.problems.error_with(
+                    &location,
+                    "the password is set twice: in `url` and here",
+                    "remove it from `url`; the user stays: `redis://user@host:6379/0`",
+                );
+            }
+            redis.password = Some(password);
+        }
+        let sentinel_password = self.secret_or_file(fields, "sentinel_password", "a password");
+        redis.sentinel_password = sentinel_password.map(|(password, _)| password);
         redis.tls = find("tls").and_then(|node| self.store_tls(node));
         let problems = &mut self.problems;
         let clocks = [

@@ -150,7 +150,7 @@ impl ConnectOptions {
         connect_options.client().map(|_| connect_options)
     }
 
-    /// With another password, and no user.
+    /// With another password.
     pub(crate) fn with_password(self, password: &str) -> Self {
         let redis = self.settings.redis_settings().clone().set_password(password);
         Self {
