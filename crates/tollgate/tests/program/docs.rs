@@ -63,6 +63,22 @@ fn the_metrics_page_names_every_metric_and_no_other() {
     assert_eq!(documented, served);
 }
 
+#[test]
+fn a_gateway_that_leaves_a_header_out_is_warned_about_once_for_each() {
+    let (_folder, server) =
+        TestServer::with_settings("forward_auth: { gateway: caddy }\nrules: [{ id: r, per: ip, limit: 9/h }]\n");
+    for _ in 0..2 {
+        let headers = "x-forwarded-method: GET\r\n";
+        assert_eq!(server.post_with("/v1/forward/default", "", headers).status, 200);
+        assert_eq!(server.post_with("/v1/forward/default", "", "").status, 200);
+    }
+    for header in ["x-forwarded-method", "x-forwarded-uri", "x-forwarded-host"] {
+        server.wait_for(header, 1);
+        let log = server.log();
+        assert_eq!(log.matches(header).count(), 1, "{header}: {log}");
+    }
+}
+
 /// One request of a page, and what comes back.
 struct Exchange<'p> {
     method: &'p str,

@@ -147,4 +147,20 @@ mod tests {
         };
         assert_eq!(metrics.last_error(at(10)), Some(last));
     }
+
+    #[test]
+    fn the_page_lists_every_code_and_no_other() {
+        const PAGE: &str = include_str!("../../../../../docs/redis.md");
+        let (_, table) = PAGE
+            .split_once("| code | meaning |\n|---|---|\n")
+            .expect("the page has the table");
+        let rows = table.lines().take_while(|line| line.starts_with('|'));
+        let cells = rows.filter_map(|row| row.split('|').nth(1));
+        let mut listed: Vec<&str> = cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect();
+        let metrics = RedisMetrics::default();
+        let mut known: Vec<&str> = metrics.errors().map(|(name, _)| name).collect();
+        listed.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(listed, known);
+    }
 }

@@ -50,14 +50,20 @@ impl<'a> OriginalRequest<'a> {
 
     pub(super) fn method(&self) -> Result<Option<Cow<'a, [u8]>>, ProblemDetails> {
         match &self.sources.line {
-            RequestLine::Headers { method, .. } => Ok(self.header(method)?.map(Cow::Borrowed)),
+            RequestLine::Headers { method, .. } => {
+                static WARNED: Once = Once::new();
+                Ok(self.header(method, &WARNED)?.map(Cow::Borrowed))
+            }
             RequestLine::Direct => Ok(Some(Cow::Borrowed(self.head.method.as_str().as_bytes()))),
         }
     }
 
     pub(super) fn path(&self) -> Result<Option<Cow<'a, [u8]>>, ProblemDetails> {
         match &self.sources.line {
-            RequestLine::Headers { uri, .. } => Ok(self.header(uri)?.map(normalize_path)),
+            RequestLine::Headers { uri, .. } => {
+                static WARNED: Once = Once::new();
+                Ok(self.header(uri, &WARNED)?.map(normalize_path))
+            }
             RequestLine::Direct => Ok(Some(normalize_path(self.rest.as_bytes()))),
         }
     }
@@ -68,19 +74,19 @@ impl<'a> OriginalRequest<'a> {
             let header = self.head.headers.get(HOST).map(|value| value.as_bytes());
             header.or_else(|| self.head.uri.host().map(str::as_bytes))
         } else {
-            self.header(&self.sources.host)?
+            static WARNED: Once = Once::new();
+            self.header(&self.sources.host, &WARNED)?
         };
         Ok(host_value.map(normalize_host))
     }
 
-    /// The value of a header that the gateway sends once.
-    fn header(&self, name: &HeaderName) -> Result<Option<&'a [u8]>, ProblemDetails> {
+    /// The value of a header that the gateway sends once. Its absence is logged once for each of them.
+    fn header(&self, name: &HeaderName, warned: &'static Once) -> Result<Option<&'a [u8]>, ProblemDetails> {
         let mut lines = self.head.headers.get_all(name).iter();
         match (lines.next(), lines.next()) {
             (Some(value), None) => Ok(Some(value.as_bytes())),
             (None, _) => {
-                static WARNED: Once = Once::new();
-                WARNED.call_once(|| {
+                warned.call_once(|| {
                     tracing::warn!(
                         header = name.as_str(),
                         "the gateway does not send this header, so rules that need it do not match; \
