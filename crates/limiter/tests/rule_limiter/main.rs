@@ -1,5 +1,6 @@
 //! Rule limiters over the memory store, as front ends use them.
 
+mod admitted;
 mod batches;
 mod descriptors;
 mod leases;
