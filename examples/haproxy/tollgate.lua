@@ -1,5 +1,6 @@
 -- Checks a request with Tollgate. Usage: http-request lua.tollgate http://127.0.0.1:8080/v1/forward/DOMAIN
--- Stores the response in txn.tollgate_status, _body, _ratelimit, _ratelimit_policy and _retry_after.
+-- Stores the response in txn.tollgate_status, _body, _ratelimit, _ratelimit_policy and _retry_after; without a response the status
+-- is 503 and txn.tollgate_is_down is true.
 
 -- The client headers that `attributes` in tollgate.yaml names. No others are forwarded.
 local FORWARDED_HEADERS = { "x-merchant-id" }
@@ -30,8 +31,11 @@ core.register_action("tollgate", { "http-req" }, function(txn, url)
         end
     end
 
-    -- Without a response the status is 503.
     local response = core.httpclient():get({ url = url, headers = headers, timeout = TIMEOUT_MS })
+    -- HAProxy stands in for a server that does not respond, with a page of its own; the 503 of Tollgate is a problem document.
+    local content_type = response.headers and response.headers["content-type"]
+    local is_problem = content_type and content_type[0] == "application/problem+json"
+    txn:set_var("txn.tollgate_is_down", response.status >= 500 and not is_problem)
     txn:set_var("txn.tollgate_status", response.status)
     txn:set_var("txn.tollgate_body", response.body or "")
     for _, name in ipairs(RESPONSE_HEADERS) do

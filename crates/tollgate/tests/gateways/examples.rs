@@ -1,6 +1,6 @@
 //! What every example must do, and what each gateway does differently.
 
-use crate::fixture::{Example, GatewayFixture, Tokens};
+use crate::fixture::{Example, GatewayFixture, OPEN, Tokens, WhenDown};
 use tollgate_test_kit::ENVOY_ARGUMENTS;
 
 const NGINX: Example = Example {
@@ -18,6 +18,7 @@ const NGINX: Example = Example {
          }\n",
     )),
     unavailable_status: 500,
+    oversized_status: 500,
 };
 const TRAEFIK: Example = Example {
     name: "traefik",
@@ -25,6 +26,7 @@ const TRAEFIK: Example = Example {
     arguments: &["--configFile=traefik.yaml"],
     wrapper: None,
     unavailable_status: 500,
+    oversized_status: 431,
 };
 const CADDY: Example = Example {
     name: "caddy",
@@ -32,6 +34,7 @@ const CADDY: Example = Example {
     arguments: &["run"],
     wrapper: None,
     unavailable_status: 502,
+    oversized_status: 431,
 };
 const HAPROXY: Example = Example {
     name: "haproxy",
@@ -39,6 +42,7 @@ const HAPROXY: Example = Example {
     arguments: &["-db", "-f", "haproxy.cfg"],
     wrapper: None,
     unavailable_status: 503,
+    oversized_status: 400,
 };
 const ENVOY: Example = Example {
     name: "envoy-ext-authz",
@@ -46,6 +50,7 @@ const ENVOY: Example = Example {
     arguments: &ENVOY_ARGUMENTS,
     wrapper: None,
     unavailable_status: 503,
+    oversized_status: 200,
 };
 
 /// What a client sees on a request that passes.
@@ -73,6 +78,58 @@ limits_tests! {
     caddy_lets_through_and_refuses => CADDY, OnPass::Client;
     haproxy_lets_through_and_refuses => HAPROXY, OnPass::Client;
     envoy_lets_through_and_refuses => ENVOY, OnPass::Client;
+}
+
+/// A test of each gateway that can let requests pass unchecked.
+macro_rules! open_tests {
+    ($($name:ident => $example:ident;)*) => {
+        $(#[test]
+        fn $name() {
+            opens(&$example);
+        })*
+    };
+}
+
+open_tests! {
+    nginx_lets_through_unchecked_with_the_lines_for_it => NGINX;
+    caddy_lets_through_unchecked_with_the_lines_for_it => CADDY;
+    haproxy_lets_through_unchecked_with_the_lines_for_it => HAPROXY;
+    envoy_lets_through_unchecked_with_the_lines_for_it => ENVOY;
+}
+
+#[test]
+fn traefik_has_no_lines_to_let_requests_through_unchecked() {
+    assert!(TRAEFIK.files().iter().all(|(_, text)| !text.contains(OPEN.trim())));
+}
+
+/// As shipped while the server responds, and open while it does not.
+fn opens(example: &Example) {
+    let mut fixture = GatewayFixture::run(example, &example.variant(WhenDown::Open), Tokens::None);
+    let name = example.name;
+    for _ in 0..5 {
+        let response = fixture.send(2, "POST /login", "", "name and password");
+        assert_eq!(response.status, 200, "{name}: {response:?} {}", fixture.logs());
+    }
+    assert_eq!(fixture.send(2, "POST /login", "", "").status, 429, "{name}");
+    // The answer of the service is the client's, whatever it is.
+    assert_eq!(fixture.send(2, "GET /forbidden", "", "").status, 403, "{name}");
+
+    check_oversized(example, &fixture);
+
+    fixture.tollgate.kill();
+    let before = fixture.service.served();
+    let response = fixture.send(2, "POST /login?user=a", "", "name and password");
+    assert_eq!(response.status, 200, "{name}: {response:?} {}", fixture.logs());
+    assert!(
+        response.body.starts_with("service: POST /login <name and password>\n"),
+        "{name}: {response:?}"
+    );
+    assert_eq!(fixture.send(2, "GET /forbidden", "", "").status, 403, "{name}");
+    assert_eq!(
+        fixture.service.served() - before,
+        2,
+        "{name}: each reaches the service once"
+    );
 }
 
 #[test]
@@ -207,12 +264,26 @@ fn limits(example: &Example, on_pass: OnPass) {
     }
     assert!(!fixture.gateway_has_ended());
 
+    check_oversized(example, &fixture);
+
     // Nobody passes who was not asked about.
     fixture.tollgate.kill();
     let before = fixture.service.served();
     let response = fixture.send(4, "GET /", "", "");
     assert_eq!(response.status, example.unavailable_status, "{name}: {response:?}");
     assert_eq!(fixture.service.served(), before, "{name}");
+}
+
+/// More headers than the server reads are no way around it.
+fn check_oversized(example: &Example, fixture: &GatewayFixture) {
+    let before = fixture.service.served();
+    let headers: String = (0..5)
+        .map(|number| format!("X-Large-{number}: {}\r\n", "v".repeat(3_500)))
+        .collect();
+    let response = fixture.send(5, "GET /large", &headers, "");
+    assert_eq!(response.status, example.oversized_status, "{}", example.name);
+    let has_passed = fixture.service.served() > before;
+    assert_eq!(has_passed, response.status == 200, "{}", example.name);
 }
 
 /// What a client may try to get another login.

@@ -23,6 +23,8 @@ pub(crate) struct Example {
     pub(crate) wrapper: Option<(&'static str, &'static str)>,
     /// What its clients get while the server is away.
     pub(crate) unavailable_status: u16,
+    /// What a client with 17 KiB of headers gets. 200: the gateway does not send them on.
+    pub(crate) oversized_status: u16,
 }
 
 /// Whether the server asks for a token.
@@ -30,6 +32,15 @@ pub(crate) struct Example {
 pub(crate) enum Tokens {
     None,
     Required,
+}
+
+/// What clients get while the server does not respond.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WhenDown {
+    /// The files as they are shipped: an error.
+    Closed,
+    /// With the lines after `#open:`, and without those marked `fail closed`: what the service answers.
+    Open,
 }
 
 /// It all, running. Fields are dropped in this order.
@@ -118,8 +129,24 @@ impl GatewayFixture {
 }
 
 impl Example {
+    /// The files in its folder, in one of both variants.
+    pub(crate) fn variant(&self, when_down: WhenDown) -> Vec<(String, String)> {
+        let files = self.files();
+        match when_down {
+            WhenDown::Closed => files,
+            WhenDown::Open => {
+                assert!(files.iter().any(|(_, text)| text.contains(OPEN)), "{}", self.name);
+                let open = |text: String| {
+                    let lines = text.lines().filter(|line| !line.ends_with("# fail closed"));
+                    lines.map(|line| line.replacen(OPEN, "", 1) + "\n").collect()
+                };
+                files.into_iter().map(|(name, text)| (name, open(text))).collect()
+            }
+        }
+    }
+
     /// The files in its folder, as they are shipped.
-    fn files(&self) -> Vec<(String, String)> {
+    pub(crate) fn files(&self) -> Vec<(String, String)> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("../../examples")
             .join(self.name);
@@ -197,6 +224,8 @@ const PORTS: [(&str, &str); 3] = [
     ("3000", "\u{1}service"),
     ("8080", "\u{1}tollgate"),
 ];
+/// What a line that lets requests pass unchecked begins with.
+pub(crate) const OPEN: &str = "#open: ";
 const SETTINGS: &str = "tollgate.yaml";
 const LOG: &str = "gateway.log";
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";

@@ -17,7 +17,14 @@ struct EnvoySetup {
     port: u16,
     server: TestServer,
     folder: TestFolder,
-    example: &'static str,
+    example: EnvoyExample,
+}
+
+/// A folder of examples, and what becomes of its Envoy's file.
+#[derive(Clone, Copy)]
+struct EnvoyExample {
+    name: &'static str,
+    edit: fn(String) -> String,
 }
 
 /// What came back.
@@ -29,9 +36,17 @@ struct EnvoyResponse {
 impl EnvoySetup {
     /// What is shipped in a folder of examples: its Envoy, and a server with these files.
     fn start(example_dir: &'static str, files: &[&str], args: &[&str]) -> Self {
+        let as_shipped = EnvoyExample {
+            name: example_dir,
+            edit: |text| text,
+        };
+        Self::start_edited(as_shipped, files, args)
+    }
+
+    fn start_edited(envoy_example: EnvoyExample, files: &[&str], args: &[&str]) -> Self {
         let folder = TestFolder::new();
         for file in files {
-            folder.write(file, &example(example_dir, file));
+            folder.write(file, &example(envoy_example.name, file));
         }
         let mut command = tollgate(&folder, &["serve", "--set", "server.http=127.0.0.1:0"]);
         command.args(args).args(["--set", "server.grpc=127.0.0.1:0"]);
@@ -44,13 +59,13 @@ impl EnvoySetup {
             .and_then(|port| port.parse().ok())
             .expect("it says where it answers");
         let service = service();
-        let (envoy, port) = run(&folder, example_dir, service, grpc_port);
+        let (envoy, port) = run(&folder, envoy_example, service, grpc_port);
         let mut setup = Self {
             envoy,
             port,
             server,
             folder,
-            example: example_dir,
+            example: envoy_example,
         };
         // A port can be taken between finding it free and using it.
         for _ in 0..3 {
@@ -96,16 +111,16 @@ impl EnvoySetup {
 }
 
 /// Runs Envoy, at this port.
-fn run(folder: &TestFolder, example_dir: &str, service: u16, grpc_port: u16) -> (Child, u16) {
+fn run(folder: &TestFolder, envoy_example: EnvoyExample, service: u16, grpc_port: u16) -> (Child, u16) {
     let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let port = port.expect("there are free ports").port();
     let ports = [("8000", port), ("3000", service), ("8081", grpc_port)];
     let text = ports
         .iter()
-        .fold(example(example_dir, "envoy.yaml"), |text, (known, port)| {
+        .fold(example(envoy_example.name, "envoy.yaml"), |text, (known, port)| {
             text.replace(&format!("port_value: {known} "), &format!("port_value: {port} "))
         });
-    folder.write("envoy.yaml", &text);
+    folder.write("envoy.yaml", &(envoy_example.edit)(text));
     let log = fs::File::create(folder.path().join("envoy.log")).expect("there is room for a log");
     let envoy = Command::new(program())
         .args(ENVOY_ARGUMENTS)
@@ -182,6 +197,41 @@ fn program() -> std::path::PathBuf {
         program.display()
     );
     program
+}
+
+#[test]
+fn without_a_server_requests_are_denied_as_shipped_and_pass_without_the_marked_line() {
+    for (name, file) in [("envoy", "tollgate.yaml"), ("envoy-ratelimit", "config/shop.yaml")] {
+        let files: Vec<&str> = match name {
+            "envoy" => vec![file],
+            _ => vec!["tollgate.yaml", file],
+        };
+        let open = EnvoyExample {
+            name,
+            edit: |text| {
+                let lines: Vec<&str> = text.lines().filter(|line| !line.ends_with("# fail closed")).collect();
+                assert_eq!(lines.len() + 1, text.lines().count(), "one line is marked");
+                lines.join("\n")
+            },
+        };
+        let closed = EnvoyExample {
+            edit: |text| text,
+            ..open
+        };
+        for (example, status) in [(closed, 503), (open, 200)] {
+            let setup = EnvoySetup::start_edited(example, &files, &[]);
+            let acme = "x-tenant: acme\r\n";
+            assert_eq!(setup.get("/orders", acme).status, 200);
+            setup.server.signal("KILL");
+            // A call that is already on its way may still be answered.
+            let mut last = 0;
+            for _ in 0..20 {
+                last = setup.get("/orders", acme).status;
+                std::thread::park_timeout(Duration::from_millis(20));
+            }
+            assert_eq!(last, status, "{name}");
+        }
+    }
 }
 
 /// What must hold over any store.
