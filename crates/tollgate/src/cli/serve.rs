@@ -34,7 +34,8 @@ pub(crate) struct Serve {
     /// Settings file; default: ./tollgate.yaml if it exists, else built-in defaults and quickstart rules
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Store for the counters, over the settings: memory, redis://…
+    /// Store for the counters, over the settings: memory, redis://… Other users see a password in it with `ps`: leave it out,
+    /// and add --set store.password_file=FILE
     #[arg(long, value_name = "URL")]
     store: Option<String>,
     /// Overrides one setting: server.http=127.0.0.1:9000; may be repeated

@@ -85,7 +85,7 @@ impl<'w> SettingsReader<'w> {
             (None, Some(node)) => {
                 let base_dir = self.raw.base_dir_of(&node.location);
                 let text = read_secret_file(node, &base_dir, &file_key, &mut self.problems)?;
-                Some((text, node.location.clone()))
+                Some((text, without_snippet(&node.location)))
             }
             (Some(_), Some(node)) => {
                 self.problems.error_with(
@@ -108,9 +108,11 @@ impl<'w> SettingsReader<'w> {
 /// The secret in a file: its first line. The setting `key` names the file, relative to `base_dir`.
 pub(crate) fn read_secret_file(node: &Node, base_dir: &Path, key: &str, problems: &mut Problems) -> Option<String> {
     let name = node.text("a file with a secret", problems)?;
+    // The line may hold another secret.
+    let location = without_snippet(&node.location);
     if name.is_empty() || name.contains('\0') {
         let hint = "write a path; relative ones start at the file that names it";
-        problems.error_with(&node.location, format!("`{key}` names no file"), hint);
+        problems.error_with(&location, format!("`{key}` names no file"), hint);
         return None;
     }
     let path = base_dir.join(name);
@@ -119,7 +121,7 @@ pub(crate) fn read_secret_file(node: &Node, base_dir: &Path, key: &str, problems
         Err(problem) => {
             let text = format!("`{key}`: {}: {}", path.display(), problem.text);
             let hint = problem.hint.as_deref().unwrap_or("name a file that this user may read");
-            problems.error_with(&node.location, text, hint);
+            problems.error_with(&location, text, hint);
             return None;
         }
     };
@@ -127,12 +129,12 @@ pub(crate) fn read_secret_file(node: &Node, base_dir: &Path, key: &str, problems
     let secret = lines.next().unwrap_or_default();
     if secret.is_empty() {
         let text = format!("`{key}`: {}: its first line is empty", path.display());
-        problems.error_with(&node.location, text, "write the secret into the first line");
+        problems.error_with(&location, text, "write the secret into the first line");
         return None;
     }
     if lines.any(|line| !line.trim().is_empty()) {
         let text = format!("`{key}`: {}: only its first line is used", path.display());
-        let problem = Problem::warning(&node.location, text);
+        let problem = Problem::warning(&location, text);
         problems.push(problem.with_hint("a secret is one line; remove the others"));
     }
     Some(secret.to_owned())

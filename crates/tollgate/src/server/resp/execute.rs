@@ -44,7 +44,7 @@ pub(super) fn run_inline(
         };
         used += bytes;
         if session.has_transaction() {
-            // Charges wait for the next command that is none; `MULTI` was one.
+            // No charges are pending: `MULTI` has settled those before it.
             let mut replies = ReplyWriter(&mut batch.out);
             let bytes = rest.get(..bytes).unwrap_or_default();
             match session.step_transaction(arguments.all(), bytes, &mut replies) {
