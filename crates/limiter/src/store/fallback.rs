@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use tollgate_core::{Charge, Counter, Decision, FailureAction, LeaseId, Limit, Micros, Receipt};
 
-pub use self::options::{FallbackMetrics, FallbackOptions};
+pub use self::options::{FallbackMetrics, FallbackOptions, Registration};
 
 /// A shared store, with this instance as its fallback.
 #[derive(Debug)]
@@ -63,8 +63,10 @@ impl<S: CounterStore + 'static> Fallback<S> {
             metrics: FallbackMetrics::default(),
         };
         let local = Arc::new(local);
-        if options.instances.is_none() {
-            heartbeat::start(&inner, &local);
+        if options.instances.is_none() && options.registration == Registration::Immediate {
+            local.instances.registered.store(true, Ordering::Relaxed);
+            // Nobody waits for the first heartbeat.
+            drop(heartbeat::start(&inner, &local));
         }
         Self { inner, local }
     }

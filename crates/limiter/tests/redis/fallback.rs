@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tollgate_core::{Limit, Micros, TokenBucket};
 use tollgate_limiter::conformance::{Harness, conformance};
-use tollgate_limiter::store::fallback::{Fallback, FallbackOptions};
+use tollgate_limiter::store::fallback::{Fallback, FallbackOptions, Registration};
 use tollgate_limiter::store::redis::{Redis, RedisKey};
 use tollgate_limiter::store::{BreakerState, InstanceCount, Source, Store};
 use tollgate_limiter::testing::counters;
@@ -273,6 +273,42 @@ async fn whoever_takes_the_place_of_one_that_left_is_not_counted_beside_it() {
     // It has counted all of them meanwhile.
     sleep(Duration::from_millis(1_600)).await;
     assert_eq!(stays.instances(), InstanceCount::Heartbeats(2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_that_leaves_is_not_counted_any_more_and_one_that_is_silent_is() {
+    let fixture = Fixture::start(ServerKind::Valkey);
+    let [stays, silent, leaves] = [(); 3].map(|()| instance(&fixture, None));
+    until_counted([&stays, &silent, &leaves], 3).await;
+    drop(silent);
+    leaves.deregister().await;
+    until_counted([&stays], 2).await;
+    // Departures are keys like others: they have a prefix and an end.
+    for key in fixture.query::<Vec<String>>(&["KEYS", "*"]) {
+        assert!(key.starts_with("tg:{"), "{key}");
+        assert!(
+            (1..=1_320_000).contains(&fixture.query::<i64>(&["PTTL", &key])),
+            "{key}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_is_counted_from_when_it_registers() {
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let options = FallbackOptions {
+        registration: Registration::Deferred,
+        ..FallbackOptions::default()
+    };
+    let store = Fallback::new(Arc::new(fixture.options().open()), options);
+    let key = counters::key(&store, "u", &hot(), &[]);
+    store.settle(&[charge(key, &hot(), 1)], lease()).await;
+    assert_eq!(fixture.query::<Vec<String>>(&["KEYS", "*"]).len(), 1);
+    assert_eq!(store.instances(), InstanceCount::Assumed);
+    // It waits for the first heartbeat.
+    store.register().await;
+    assert_eq!(store.instances(), InstanceCount::Heartbeats(1));
+    assert_eq!(fixture.query::<Vec<String>>(&["KEYS", "*"]).len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,12 +11,23 @@ pub struct FallbackOptions {
     pub share_millionths: u32,
     /// The number of instances that share the limits. By default they count each other.
     pub instances: Option<u32>,
+    /// The time from which the others count this instance.
+    pub registration: Registration,
     /// The part of the system that decides.
     pub mode: StoreMode,
     /// The time a decision may wait for its compensation, beyond the store's reply.
     pub compensation_timeout: Duration,
     /// The largest number of bytes of keys and states.
     pub max_memory: usize,
+}
+
+/// The time from which an instance is counted by the others that share its limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Registration {
+    /// As soon as it opens its store.
+    Immediate,
+    /// When it calls [`Fallback::register`](super::Fallback::register), because it may not start yet.
+    Deferred,
 }
 
 /// The counts of a fallback.
@@ -32,6 +43,7 @@ impl Default for FallbackOptions {
         Self {
             share_millionths: 800_000,
             instances: None,
+            registration: Registration::Immediate,
             mode: StoreMode::Auto,
             compensation_timeout: Duration::from_millis(5),
             max_memory: 128 << 20,
