@@ -16,7 +16,8 @@ pub use self::keyspace::{Key, Keyspace};
 #[cfg(feature = "redis")]
 pub use self::redis::RedisErrorCode;
 pub use self::status::{
-    BreakerState, BreakerStatus, CallMetrics, FallbackStatus, InstanceCount, LastError, StoreKind, StoreStatus,
+    BreakerState, BreakerStatus, CallMetrics, FallbackStatus, InstanceCount, LastError, RoundTripStatus, StoreKind,
+    StoreStatus,
 };
 
 use std::future::Future;

@@ -9,6 +9,7 @@ mod conforms;
 pub mod counters;
 mod envelope;
 mod poll;
+pub mod relay;
 pub mod sentinel;
 pub mod servers;
 pub mod skew;

@@ -40,8 +40,8 @@ use self::node::request::{NodeReply, NodeRequest, to_settlement, unmarked_receip
 use self::script::call::{ChargeReply, ScriptOp};
 use self::topology::Topology;
 use super::{
-    BreakerStatus, CounterStore, Hit, HitOp, Keyspace, LastError, SettleRequest, Settlement, Source, Store, StoreError,
-    StoreKind, StoreStatus,
+    BreakerStatus, CounterStore, Hit, HitOp, Keyspace, LastError, RoundTripStatus, SettleRequest, Settlement, Source,
+    Store, StoreError, StoreKind, StoreStatus,
 };
 use crate::compat::redis_counters::RedisCounters;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -95,6 +95,7 @@ impl Redis {
     fn warnings(&self) -> Vec<String> {
         let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone();
         warnings.extend(self.connector_warning());
+        warnings.extend(self.round_trip().and_then(|status| status.warning()));
         warnings
     }
 
@@ -115,6 +116,14 @@ impl Redis {
             Topology::Single(_, Some(sentinels)) => sentinels.known_primary(),
             _ => None,
         }
+    }
+
+    /// The longest round trip to a server, that for windows of a second included.
+    fn round_trip(&self) -> Option<RoundTripStatus> {
+        let per_second = self.counters.as_ref().and_then(|counters| counters.per_second_store());
+        let known = [self.topology.round_trip(), per_second.and_then(Self::round_trip)];
+        let known = known.into_iter().flatten();
+        known.max_by_key(|status| (status.deadline_needed.is_some(), status.median))
     }
 
     /// The reason why a server is unreachable, if one is.
@@ -287,6 +296,7 @@ impl Store for Redis {
             last_error: self.last_error(),
             warnings: self.warnings(),
             breaker: BreakerStatus { state, transitions },
+            round_trip: self.round_trip(),
             errors: metrics.errors().collect(),
             calls: Some(metrics.snapshot()),
             fallback: None,

@@ -17,6 +17,8 @@ pub struct StoreStatus {
     pub warnings: Vec<String>,
     /// The circuit breaker.
     pub breaker: BreakerStatus,
+    /// The round trip to the store, compared with its deadline. `None` before it is known, and for a store in this process.
+    pub round_trip: Option<RoundTripStatus>,
     /// Requests that met an error, by its code: every code there is.
     pub errors: Vec<(&'static str, u64)>,
     /// Counts of calls to a server. `None` for a store in this process.
@@ -50,6 +52,17 @@ pub struct BreakerStatus {
     pub state: BreakerState,
     /// State changes since the store was opened, over all servers.
     pub transitions: u64,
+}
+
+/// The round trip to a store, and the deadline of its calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoundTripStatus {
+    /// The median of recent round trips; of several servers, the longest.
+    pub median: Micros,
+    /// The deadline of a call.
+    pub deadline: Micros,
+    /// The deadline to set, if the current one is too short for this store.
+    pub deadline_needed: Option<Micros>,
 }
 
 /// The state of a circuit breaker.
@@ -127,6 +140,7 @@ impl StoreStatus {
                 state: BreakerState::Closed,
                 transitions: 0,
             },
+            round_trip: None,
             errors: vec![(super::StoreError::Unavailable.name(), 0)],
             calls: None,
             fallback: None,
@@ -141,6 +155,24 @@ impl StoreStatus {
     /// The number of instances that share the limits.
     pub fn instances(&self) -> u32 {
         self.fallback.map_or(1, |fallback| fallback.instances.count())
+    }
+}
+
+impl RoundTripStatus {
+    /// The warning about a deadline that is too short, with the number to set.
+    pub fn warning(&self) -> Option<String> {
+        let needed = self.deadline_needed?;
+        let effect = match self.median >= self.deadline {
+            true => "calls time out",
+            false => "calls that wait for another one time out",
+        };
+        Some(format!(
+            "a round trip to the store takes {}, and `store.deadline` is {}: {effect} and are decided by each rule's \
+             on_store_failure; set `store.deadline` to {} or more",
+            milliseconds(self.median),
+            milliseconds(self.deadline),
+            milliseconds(needed),
+        ))
     }
 }
 
@@ -181,5 +213,14 @@ impl InstanceCount {
             Self::Heartbeats(_) => "heartbeats",
             Self::Assumed => "assumed",
         }
+    }
+}
+
+/// A duration as settings write it, with one digit after the point where it is short.
+fn milliseconds(duration: Micros) -> String {
+    let tenths = duration.get().div_ceil(100);
+    match tenths % 10 {
+        0 => format!("{}ms", tenths / 10),
+        tenth => format!("{}.{tenth}ms", tenths / 10),
     }
 }

@@ -5,9 +5,11 @@ pub(crate) mod connector;
 pub(crate) mod endpoint;
 pub(crate) mod handshake;
 pub(crate) mod keepalive;
+pub(crate) mod round_trips;
 
 use self::clock_offset::ClockOffset;
 use self::endpoint::Endpoint;
+use self::round_trips::RoundTrips;
 use super::context::Functions;
 use super::metrics::RedisMetrics;
 use super::script::{FUNCTION, LIBRARY, PEEK_FUNCTION, SCRIPT};
@@ -67,14 +69,14 @@ enum ScriptRef {
 }
 
 impl ScriptConnection {
-    /// Loads the script and reads the server's time.
+    /// Loads the script, reads the server's time, and measures a round trip.
     pub(crate) async fn open(
         mut connection: MultiplexedConnection,
         endpoint: Option<Endpoint>,
         id: u64,
         functions: Functions,
         access_mode: AccessMode,
-        clock: &Clock,
+        (clock, round_trips): (&Clock, &RoundTrips),
     ) -> Result<Self, RedisError> {
         let script_ref = match functions {
             Functions::Off => load_script(&mut connection).await?,
@@ -88,7 +90,7 @@ impl ScriptConnection {
             check_read_only(&mut connection, &script_ref).await?;
         }
         Ok(Self {
-            clock_offset: Arc::new(Mutex::new(fetch_time(&mut connection, clock).await)),
+            clock_offset: Arc::new(Mutex::new(fetch_time(&mut connection, clock, round_trips).await)),
             endpoint,
             connection,
             script_ref,
@@ -288,13 +290,15 @@ async fn check_read_only(connection: &mut MultiplexedConnection, script_ref: &Sc
 
 /// Reads the server's time, so that even the first call cannot start after its deadline. A server that rejects `TIME`
 /// rejects the script too.
-async fn fetch_time(connection: &mut MultiplexedConnection, clock: &Clock) -> ClockOffset {
+async fn fetch_time(connection: &mut MultiplexedConnection, clock: &Clock, round_trips: &RoundTrips) -> ClockOffset {
     let mut clock_offset = ClockOffset::default();
     let sent = clock.now();
     let time: Result<(u64, u64), RedisError> = redis::cmd("TIME").query_async(connection).await;
     if let Ok((secs, micros)) = time {
         let server = Timestamp::from_micros(secs.saturating_mul(1_000_000).saturating_add(micros));
-        clock_offset.record(sent, clock.now(), server);
+        let received = clock.now();
+        clock_offset.record(sent, received, server);
+        round_trips.record(sent, received);
     }
     clock_offset
 }

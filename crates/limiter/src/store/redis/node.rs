@@ -375,6 +375,10 @@ impl Node {
             // A reply may have been swallowed, so any of the others may belong to another call.
             return vec![Err(StoreError::InvalidReply.into()); groups.len()];
         }
+        // Several calls in one write take longer than a round trip.
+        if let [Ok(_)] = &*replies {
+            self.connector.round_trips().record_reply(sent, received);
+        }
         for reply in replies.iter().flatten() {
             connection.record_time(sent, received, reply.server_now);
             // A call that was too late does not show that the server accepts writes.
@@ -411,6 +415,7 @@ impl Node {
             Err(error) => failed(error),
             Ok(connection) => {
                 let connection = guard.mark_sent(connection);
+                let sent = self.context.clock.now();
                 let replies = timeout_at(deadline.instant, connection.send_all(commands)).await;
                 let mut replies = replies.unwrap_or_else(|_| failed(StoreError::Timeout));
                 if replies.iter().any(|reply| matches!(reply, Ok(Value::Array(_)))) {
@@ -422,6 +427,8 @@ impl Node {
                     Err(failure) => !is_connection_error(failure.error),
                 };
                 if replies.iter().all(is_healthy) {
+                    let received = self.context.clock.now();
+                    self.connector.round_trips().record_reply(sent, received);
                     self.connector.record_reply();
                 }
                 replies

@@ -15,7 +15,7 @@ use super::key::RedisKey;
 use super::lease_reaper::LeaseServers;
 use super::node::Node;
 use super::node::request::{NodeReply, NodeRequest, NodeResult};
-use crate::store::{BreakerState, StoreError};
+use crate::store::{BreakerState, RoundTripStatus, StoreError};
 use std::sync::Arc;
 use tollgate_core::{Charge, Timestamp};
 
@@ -90,6 +90,19 @@ impl Topology {
                 (BreakerState::Closed, cluster.retired_transitions()),
                 |(worst, sum), (state, changes)| (worst.max(state), sum + changes),
             ),
+        }
+    }
+
+    /// The longest round trip to a server, if any is known.
+    pub(crate) fn round_trip(&self) -> Option<RoundTripStatus> {
+        let status = |node: &Node| node.connector().round_trips().status();
+        match self {
+            Self::Single(node, _) => status(node),
+            Self::Cluster(cluster) => {
+                let nodes = cluster.nodes();
+                let known = nodes.iter().filter_map(|(_, node)| status(node));
+                known.max_by_key(|status| (status.deadline_needed.is_some(), status.median))
+            }
         }
     }
 

@@ -5,6 +5,7 @@ use super::handshake::{
     SCRIPT_NEEDED, check_primary, check_replica_link, error_text, is_auth_error, lacks_script, role_command,
     with_timeout,
 };
+use super::round_trips::RoundTrips;
 use super::{AccessMode, ScriptConnection};
 use crate::store::redis::context::StoreContext;
 use crate::store::redis::supervise::jittered;
@@ -46,6 +47,7 @@ pub(crate) struct Connector {
     source: EndpointSource,
     context: Arc<StoreContext>,
     step_timeout: Duration,
+    round_trips: RoundTrips,
     connection: watch::Sender<Option<ScriptConnection>>,
     /// The start of the time without a connection, while there is no connection.
     disconnected_since: Mutex<Instant>,
@@ -97,6 +99,7 @@ impl Connector {
             source,
             context: Arc::clone(context),
             step_timeout: step_timeout.clamp(CONNECT_TIMEOUT_MIN, CONNECT_TIMEOUT_MAX),
+            round_trips: RoundTrips::new(context.deadline),
             connection: watch::Sender::new(None),
             disconnected_since: Mutex::new(Instant::now()),
             was_connected: AtomicBool::new(false),
@@ -132,6 +135,11 @@ impl Connector {
     /// The start of the time without a connection, while there is no connection.
     pub(crate) fn disconnected_since(&self) -> Instant {
         *self.disconnected_since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The recent round trips to the server.
+    pub(crate) const fn round_trips(&self) -> &RoundTrips {
+        &self.round_trips
     }
 
     /// True once there was a connection.
@@ -294,7 +302,7 @@ impl Connector {
                 id,
                 self.context.functions,
                 access_mode,
-                &self.context.clock,
+                (&self.context.clock, &self.round_trips),
             );
             match with_timeout(self.step_timeout, opening).await {
                 // Another connection would get the same reply.
