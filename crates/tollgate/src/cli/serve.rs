@@ -123,11 +123,20 @@ async fn serve(loader: ConfigLoader, snapshot: ConfigSnapshot) -> Result<(), Str
         tokens: keyring.clone(),
         resp_password: resp_password.clone(),
     };
+    tokio::select! {
+        () = signals.stop_requested(&reload_requested) => {
+            tracing::info!("stopped before the start was complete");
+            // It may have been registered just now.
+            store.counters().deregister().await;
+            return store.close();
+        }
+        () = store.wait_until_answered() => {}
+    }
     let source = FileSource::new(loader, Arc::clone(&reload_requested), move |snapshot| {
         live.apply(snapshot);
     });
     let reloader = tokio::spawn(Reloader::new(source).run(Arc::clone(&gate)));
-    let maintenance = tokio::spawn(store.maintain().await);
+    let maintenance = tokio::spawn(store.maintain());
     let certificates = tls.clone().map(|tls| tokio::spawn(tls.watch()));
 
     let tls_for = |listener| tls.clone().filter(|_| config.has_tls(listener));
@@ -151,6 +160,14 @@ async fn serve(loader: ConfigLoader, snapshot: ConfigSnapshot) -> Result<(), Str
         let serve = grpc::serve(listener, Arc::clone(&gate), settings, front_ends.stopping());
         front_ends.spawn("grpc", serve);
     }
+    // At once and not after the drain: the others take over now.
+    let departure = {
+        let (stopping, counters) = (front_ends.stopping(), store.counters());
+        tokio::spawn(async move {
+            stopping.await;
+            counters.deregister().await;
+        })
+    };
     gate.advance_phase(Phase::Ready);
     banner::print(front_ends.bound(), &config, &sample);
 
@@ -160,7 +177,8 @@ async fn serve(loader: ConfigLoader, snapshot: ConfigSnapshot) -> Result<(), Str
     for task in [Some(reloader), Some(maintenance), certificates].into_iter().flatten() {
         task.abort();
     }
-    store.deregister().await;
+    // A panic in it is logged, and the lease expires.
+    let _ = departure.await;
     let closed = store.close();
     result?;
     tracing::info!("stopped");

@@ -191,13 +191,14 @@ enum StoreKind {
 
 pub(super) const COMMON_KEYS: [&str; 1] = ["url"];
 pub(super) const MEMORY_KEYS: [&str; 3] = ["max_memory", "snapshot", "overflow"];
-pub(super) const REDIS_KEYS: [&str; 18] = [
+pub(super) const REDIS_KEYS: [&str; 19] = [
     "tls",
     "password",
     "password_file",
     "sentinel_password",
     "sentinel_password_file",
     "deadline",
+    "start_wait",
     "decision_deadline",
     "clock",
     "skew_tolerance",

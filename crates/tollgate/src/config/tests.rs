@@ -261,9 +261,12 @@ fn a_shared_store_is_as_it_is_written() {
         (Duration::from_millis(10), ClockSource::Server)
     );
     assert_eq!((&*redis.prefix, redis.tags, redis.near_cache), ("tg", 64, true));
-    assert_eq!(redis.read_from, ReadFrom::Primary);
+    assert_eq!(
+        (redis.read_from, redis.start_wait),
+        (ReadFrom::Primary, Duration::from_secs(1))
+    );
     let redis = accepted_redis(
-        "store: { url: 'redis+unix:///run/redis.sock', deadline: 20ms, clock: client, skew_tolerance: 50ms, \
+        "store: { url: 'redis+unix:///run/redis.sock', deadline: 20ms, start_wait: 3s, clock: client, skew_tolerance: 50ms, \
          functions: off, prefix: shop, tags: 128, near_cache: false, read_from: replica }",
     );
     let skew_tolerance = Micros::from_millis(50);
@@ -272,6 +275,7 @@ fn a_shared_store_is_as_it_is_written() {
         (Duration::from_millis(20), ClockSource::Client { skew_tolerance })
     );
     assert_eq!((redis.functions, redis.read_from), (Functions::Off, ReadFrom::Replica));
+    assert_eq!(redis.start_wait, Duration::from_secs(3));
     assert_eq!((&*redis.prefix, redis.tags, redis.near_cache), ("shop", 128, false));
     assert!(redis.options().is_ok());
     for text in [

@@ -49,6 +49,14 @@ impl AnyStore {
         }
     }
 
+    /// Removes this instance from those that share the limits, because it is about to end.
+    pub async fn deregister(&self) {
+        match self {
+            Self::Memory(_) => {}
+            Self::Redis(store) => store.deregister().await,
+        }
+    }
+
     /// Returns a limiter of these rules. Counters of unchanged rules are kept.
     pub fn rule_limiter(&self, rules: RuleSet) -> AnyRuleLimiter {
         match self {

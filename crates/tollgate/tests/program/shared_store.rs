@@ -8,13 +8,13 @@ use tollgate_limiter::testing::sentinel::SentinelGroup;
 use tollgate_limiter::testing::servers::{Server as Redis, ServerKind};
 
 /// An instance over the store at this address, with a deadline that a busy machine keeps.
-fn instance(folder: &TestFolder, store: &str) -> TestServer {
+pub(crate) fn instance(folder: &TestFolder, store: &str) -> TestServer {
     let store = format!("store={{ url: '{store}', deadline: 5s }}");
     TestServer::start(folder, &["--set", &store])
 }
 
 /// So many with the same settings.
-fn instances<const N: usize>(store: &str, settings: &str) -> (TestFolder, [TestServer; N]) {
+pub(crate) fn instances<const N: usize>(store: &str, settings: &str) -> (TestFolder, [TestServer; N]) {
     let folder = TestFolder::with("tollgate.yaml", settings);
     let instances = [(); N].map(|()| instance(&folder, store));
     (folder, instances)
@@ -348,7 +348,7 @@ fn it_starts_without_the_store_and_tells_no_secret() {
 }
 
 /// Asks until an answer is as it should be.
-fn eventually(what: &str, condition: impl Fn() -> bool) {
+pub(crate) fn eventually(what: &str, condition: impl Fn() -> bool) {
     for _ in 0..500 {
         if condition() {
             return;

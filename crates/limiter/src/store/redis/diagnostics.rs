@@ -23,6 +23,8 @@ pub struct Diagnostics {
     pub server: String,
     /// True if the script is called as a function.
     pub is_function: bool,
+    /// True if the server answered a call of the script, even if with an error.
+    pub has_answered: bool,
     /// Problems, each with the next step.
     pub warnings: Vec<String>,
 }
@@ -41,7 +43,8 @@ const VERSION_MIN: (u64, u64) = (6, 2);
 
 impl Redis {
     /// Inspects the server: its version, its eviction policy, and its permissions for everything the script does, by
-    /// counters that are cleared again. In a cluster every server with slots is inspected.
+    /// counters that are cleared again. In a cluster every server with slots is inspected; and the server for windows of
+    /// a second, if there is one.
     ///
     /// # Errors
     /// The reason why there is no connection.
@@ -75,7 +78,16 @@ impl Redis {
                 ));
             }
         }
+        if let Some(per_second) = self.counters.as_ref().and_then(|counters| counters.per_second_store()) {
+            let found = Box::pin(per_second.diagnose()).await;
+            let mut found = found.map_err(|error| format!("windows of a second: {error}"))?;
+            diagnostics.has_answered &= found.has_answered;
+            let warnings = found.warnings.drain(..);
+            let warnings = warnings.map(|warning| format!("windows of a second: {warning}"));
+            diagnostics.warnings.extend(warnings);
+        }
         if let Err(error) = self.exercise_script().await {
+            diagnostics.has_answered &= matches!(error, StoreError::Server(_));
             diagnostics.warnings.push(match error {
                 StoreError::Server(crate::store::RedisErrorCode::NoPerm) => {
                     "the user lacks permissions that the script needs; docs/redis.md lists the commands".to_owned()
@@ -139,6 +151,7 @@ impl Redis {
         Ok(Diagnostics {
             server,
             is_function: connection.is_function(),
+            has_answered: true,
             warnings,
         })
     }

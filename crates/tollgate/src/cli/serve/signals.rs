@@ -1,6 +1,7 @@
 //! Signals to a running server.
 
 use tokio::signal::unix::{self, SignalKind};
+use tokio::sync::Notify;
 
 /// A signal by its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +27,13 @@ impl Signals {
             interrupt: unix::signal(SignalKind::interrupt())?,
             hang_up: unix::signal(SignalKind::hangup())?,
         })
+    }
+
+    /// Completes when the server is to stop. Until then requests for a reload are passed on.
+    pub(super) async fn stop_requested(&mut self, reload: &Notify) {
+        while self.next().await == Signal::Reload {
+            reload.notify_one();
+        }
     }
 
     pub(super) async fn next(&mut self) -> Signal {

@@ -7,6 +7,9 @@ use crate::data_dir::{DirLock, LockError};
 use crate::server::store::{AnyStore, SharedStore};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+use tollgate_limiter::store::fallback::{FallbackOptions, Registration};
 
 /// An open store.
 pub(super) enum OpenStore {
@@ -15,6 +18,10 @@ pub(super) enum OpenStore {
     /// On Redis or Valkey.
     Redis {
         store: Arc<SharedStore>,
+        /// The longest wait for the store at start.
+        start_wait: Duration,
+        /// True once its diagnostics are logged.
+        is_diagnosed: bool,
         /// The last primary that sentinels reported.
         primary: Option<PrimaryFile>,
         /// The configured directory, locked even if nothing is written to it.
@@ -41,8 +48,15 @@ impl OpenStore {
                     Some(text) => options.last_primary(text),
                     None => options,
                 };
+                // A start that fails, because a port is taken, must not count as an instance.
+                let fallback = FallbackOptions {
+                    registration: Registration::Deferred,
+                    ..redis.fallback
+                };
                 Ok(Self::Redis {
-                    store: Arc::new(SharedStore::new(Arc::new(options.open()), redis.fallback)),
+                    store: Arc::new(SharedStore::new(Arc::new(options.open()), fallback)),
+                    start_wait: redis.start_wait,
+                    is_diagnosed: false,
                     primary,
                     _folder: folder,
                 })
@@ -58,12 +72,23 @@ impl OpenStore {
         }
     }
 
-    /// Removes this instance from the heartbeats.
-    pub(super) async fn deregister(&self) {
-        match self {
-            Self::Memory(_) => {}
-            Self::Redis { store, .. } => store.deregister().await,
-        }
+    /// Waits until the store has answered and this instance is registered, at most as long as the settings say, so that
+    /// the first requests are decided by the store. Logs the initial diagnostics. Nothing may keep the server from
+    /// starting after it.
+    pub(super) async fn wait_until_answered(&mut self) {
+        let Self::Redis {
+            store,
+            start_wait,
+            is_diagnosed,
+            ..
+        } = self
+        else {
+            return;
+        };
+        let until = Instant::now() + *start_wait;
+        *is_diagnosed = shared_store::initial_diagnostics(store, until).await;
+        // Without an answer heartbeats go on in the background.
+        let _ = timeout_at(until, store.register()).await;
     }
 
     /// Saves what must outlast the server.
@@ -77,17 +102,15 @@ impl OpenStore {
         }
     }
 
-    /// Logs the initial diagnostics, and returns the background task of the store.
-    pub(super) async fn maintain(&mut self) -> impl Future<Output = ()> + Send + 'static {
-        let primary = match self {
-            Self::Memory(_) => None,
-            Self::Redis { primary, .. } => primary.take(),
+    /// The background task of the store.
+    pub(super) fn maintain(&mut self) -> impl Future<Output = ()> + Send + 'static {
+        let (primary, is_diagnosed) = match self {
+            Self::Memory(_) => (None, true),
+            Self::Redis {
+                primary, is_diagnosed, ..
+            } => (primary.take(), *is_diagnosed),
         };
         let store = self.counters();
-        let is_diagnosed = match &store {
-            AnyStore::Memory(_) => true,
-            AnyStore::Redis(shared) => shared_store::initial_diagnostics(shared.inner()).await,
-        };
         async move {
             match store {
                 AnyStore::Memory(memory) => memory_store::sweep(memory).await,

@@ -19,6 +19,8 @@ pub struct RedisSettings {
     url: String,
     /// The timeout of a call.
     pub deadline: Duration,
+    /// The longest wait for the store at start.
+    pub start_wait: Duration,
     /// The clock that decisions use.
     pub clock: ClockSource,
     /// Calling the script as a function.
@@ -60,6 +62,7 @@ impl RedisSettings {
         Self {
             url,
             deadline: Duration::from_millis(10),
+            start_wait: Duration::from_secs(1),
             clock: ClockSource::Server,
             functions: Functions::Auto,
             prefix: "tg".to_owned(),
@@ -179,6 +182,9 @@ impl SettingsReader<'_> {
         let find = |key| fields.find(key).filter(|node: &&Node| !node.is_null());
         if let Some(deadline) = find("deadline").and_then(|node| self.duration(node, DEADLINE_MAX)) {
             redis.deadline = deadline;
+        }
+        if let Some(start_wait) = find("start_wait").and_then(|node| self.duration(node, START_WAIT_MAX)) {
+            redis.start_wait = start_wait;
         }
         let tolerance = find("skew_tolerance").and_then(|node| self.duration(node, DEADLINE_MAX));
         let skew_tolerance = Micros::from(tolerance.unwrap_or(SKEW_TOLERANCE));
@@ -303,6 +309,7 @@ impl fmt::Debug for RedisSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisSettings")
             .field("deadline", &self.deadline)
+            .field("start_wait", &self.start_wait)
             .field("clock", &self.clock)
             .field("functions", &self.functions)
             .field("prefix", &self.prefix)
@@ -317,6 +324,7 @@ impl fmt::Debug for RedisSettings {
 }
 
 const DEADLINE_MAX: Duration = Duration::from_secs(60);
+const START_WAIT_MAX: Duration = Duration::from_secs(600);
 /// The default of `decision_deadline` beyond `deadline`.
 const EXTRA_DECISION_TIME: Duration = Duration::from_millis(5);
 const SKEW_TOLERANCE: Duration = Duration::from_millis(100);

@@ -6,7 +6,9 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Unit;
 use std::fmt;
+use tollgate_limiter::core::Micros;
 use tollgate_limiter::store::{CallMetrics, FallbackStatus};
 
 /// The metrics of a store.
@@ -36,6 +38,12 @@ impl Collector for StoreMetrics {
                 status.breaker.transitions,
             )?;
             encode_calls(encoder, calls)?;
+        }
+        if let Some(round_trip) = &status.round_trip {
+            let help = "Round trip to the shared store: the median of recent ones, with several servers the longest.";
+            seconds(encoder, "tollgate_store_round_trip", help, round_trip.median)?;
+            let help = "Deadline of a call to the shared store; it should be three round trips or more.";
+            seconds(encoder, "tollgate_store_deadline", help, round_trip.deadline)?;
         }
         let help = "Requests that the store could not answer, by error code.";
         let mut errors = encoder.encode_descriptor("tollgate_store_errors", help, None, MetricType::Counter)?;
@@ -120,6 +128,11 @@ fn encode_calls(encoder: &mut DescriptorEncoder<'_>, calls: &CallMetrics) -> fmt
 fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, number: u64) -> fmt::Result {
     let gauge = ConstGauge::new(i64::try_from(number).unwrap_or(i64::MAX));
     gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
+}
+
+fn seconds(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, duration: Micros) -> fmt::Result {
+    let gauge = ConstGauge::new(duration.get() as f64 / 1e6);
+    gauge.encode(encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?)
 }
 
 fn counter(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, number: u64) -> fmt::Result {
