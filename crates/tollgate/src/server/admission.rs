@@ -38,6 +38,8 @@ pub enum Health {
     Starting,
     /// The server is configured to be unhealthy until its rules are there.
     AwaitingRules,
+    /// The server is configured to be unhealthy without its store, which is unavailable.
+    StoreUnavailable,
     /// The server is draining.
     Draining,
 }

@@ -160,6 +160,11 @@ impl Gate {
         self.compat.modes().healthy_with_rules && self.admission.is_without_rules()
     }
 
+    /// True while the store is unavailable and the server is configured to be unhealthy then.
+    pub fn is_missing_store(&self) -> bool {
+        self.compat.modes().healthy_with_store && !self.store.status().is_connected()
+    }
+
     /// Waits until the server has its rules.
     pub async fn wait_for_rules(&self) {
         self.admission.wait_for_rules().await;
@@ -170,6 +175,7 @@ impl Gate {
         match self.admission.phase() {
             Phase::Starting => Health::Starting,
             Phase::Ready if self.is_awaiting_rules() => Health::AwaitingRules,
+            Phase::Ready if self.is_missing_store() => Health::StoreUnavailable,
             Phase::Ready => Health::Serving,
             Phase::Draining => Health::Draining,
         }
@@ -223,6 +229,11 @@ impl Gate {
     /// Counts one call of the rls service.
     pub(crate) fn record_call(&self, outcome: CallOutcome) {
         self.telemetry.metrics().ratelimit.calls.add(outcome);
+    }
+
+    /// Counts one call of the rls service that the store failed to answer, although it has a verdict.
+    pub(crate) fn record_covered_store_failure(&self) {
+        self.telemetry.metrics().ratelimit.calls.store_failed.add(1);
     }
 
     /// The statistics of `ratelimit` as its debug port shows them: `name: number`, sorted, one per line.

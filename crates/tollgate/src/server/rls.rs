@@ -84,6 +84,9 @@ async fn respond(
     if response::is_closed(&combined) {
         return Err(RlsError::Denied(Denial::StoreUnavailable));
     }
+    if gate.store().calls_shared() && response::has_store_failure(&combined) {
+        gate.record_covered_store_failure();
+    }
     let descriptors = rules.descriptors();
     let is_ratelimit_domain = descriptors.has_domain(&request.domain);
     let dialects = if is_ratelimit_domain { Dialects::NONE } else { dialects };

@@ -49,6 +49,14 @@ impl AnyStore {
         }
     }
 
+    /// True if the settings allow calls to a shared store.
+    pub fn calls_shared(&self) -> bool {
+        match self {
+            Self::Memory(_) => false,
+            Self::Redis(store) => store.mode() != StoreMode::LocalOnly,
+        }
+    }
+
     /// Removes this instance from those that share the limits, because it is about to end.
     pub async fn deregister(&self) {
         match self {

@@ -1,5 +1,6 @@
 //! In the place of envoyproxy/ratelimit: started by nothing but its environment and a folder of its files.
 
+use crate::shared_store::eventually;
 use crate::test_server::{Response, TestFolder, TestServer, tollgate};
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
@@ -12,8 +13,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::symlink;
 use std::process::Command;
+use std::time::Duration;
 use tollgate::server::rls::rate_limit_response::Code;
 use tollgate::server::rls::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, rate_limit_descriptor};
+use tollgate_limiter::testing::relay::Relay;
 use tollgate_limiter::testing::servers::{Server as Redis, ServerKind};
 
 /// What its log says each time changed files are taken, or are not.
@@ -369,6 +372,56 @@ fn while_its_redis_is_away_limits_hold_by_a_share_or_calls_fail_as_they_did() {
             .body
             .contains("should_rate_limit.redis_error: 1\n")
     );
+}
+
+#[test]
+fn its_timeout_is_the_deadline_and_a_call_that_its_redis_failed_is_a_redis_error() {
+    let redis = Redis::start(ServerKind::Redis70);
+    let relay = Relay::start(redis.port(), Duration::from_millis(12));
+    let folder = TestFolder::with("data/config/shop.yaml", &file(100));
+    let slow = ("REDIS_URL", format!("127.0.0.1:{}", relay.port()));
+    let slow = [("REDIS_SOCKET_TYPE", "tcp"), (slow.0, &*slow.1)];
+    let stats = |server: &TestServer| debug(server, "/stats").body;
+
+    // The default is shorter than the round trip: every call is decided here, and its users hear of it.
+    let server = start(&folder, &slow);
+    for _ in 0..3 {
+        assert_eq!(json(&server, "u").status, 200);
+    }
+    let counted = stats(&server);
+    assert!(counted.contains("should_rate_limit.redis_error: 3\n"), "{counted}");
+    server.wait_for("deadline too short", 1);
+    assert_eq!(server.get("/healthcheck").status, 200);
+
+    let server = start(&folder, &[slow[0], slow[1], ("REDIS_TIMEOUT", "900ms")]);
+    for _ in 0..3 {
+        assert_eq!(json(&server, "v").status, 200);
+    }
+    let counted = stats(&server);
+    assert!(counted.contains("should_rate_limit.redis_error: 0\n"), "{counted}");
+    assert!(!server.log().contains("REDIS_TIMEOUT"), "{}", server.log());
+}
+
+#[test]
+fn its_health_check_fails_without_a_connection_where_it_was_told_to() {
+    let mut redis = Redis::start(ServerKind::Redis70);
+    let url = format!("127.0.0.1:{}", redis.port());
+    let (_folder, server) = started(&[
+        ("REDIS_SOCKET_TYPE", "tcp"),
+        ("REDIS_URL", &*url),
+        ("REDIS_TIMEOUT", "500ms"),
+        ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true"),
+    ]);
+    let is_healthy = || server.get("/healthcheck").status == 200;
+    let health = || call(&server, "/grpc.health.v1.Health/Check", b"")[..].to_vec();
+    // The answer is a message with one field: 1 is SERVING, 2 is NOT_SERVING.
+    let (serving, not_serving) = (vec![8, 1], vec![8, 2]);
+    assert!(is_healthy());
+    assert_eq!(health(), serving);
+    redis.kill();
+    eventually("an unhealthy server", || !is_healthy() && health() == not_serving);
+    redis.revive();
+    eventually("a healthy server", || is_healthy() && health() == serving);
 }
 
 #[test]

@@ -16,6 +16,7 @@ pub(crate) fn health(gate: &Gate) -> Response<Full<Bytes>> {
         Health::Serving => "OK",
         Health::Starting => "starting",
         Health::AwaitingRules => "no rules yet",
+        Health::StoreUnavailable => "no connection to the store",
         Health::Draining => "draining",
     }
     .to_owned();

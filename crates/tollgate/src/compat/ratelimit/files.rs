@@ -52,6 +52,7 @@ impl<'w> RatelimitRules<'w> {
         let (shadow, healthy_with_rules) = (flag("shadow_mode"), flag("healthy_with_rules"));
         let (tells_metadata, isolates_files) = (flag("dynamic_metadata"), flag("isolate_files"));
         let (prometheus_names, json_errors_as_400) = (flag("prometheus_names"), flag("json_errors_as_400"));
+        let healthy_with_store = flag("healthy_with_store");
         let near = fields.find("near_limit_ratio");
         let near = near.and_then(|node| node.read("a share of a limit like 0.8", parse_share, problems));
         Self {
@@ -68,6 +69,7 @@ impl<'w> RatelimitRules<'w> {
             modes: CompatModes {
                 shadow,
                 healthy_with_rules,
+                healthy_with_store,
                 headers,
                 prometheus_names,
                 json_errors_as_400,
@@ -114,7 +116,7 @@ fn header_name(text: &str) -> Result<String, ValueError> {
 }
 
 /// The keys of `envoy_rules`.
-pub(crate) const RATELIMIT_KEYS: [&str; 14] = [
+pub(crate) const RATELIMIT_KEYS: [&str; 15] = [
     "files",
     "strict",
     "merge_domains",
@@ -126,6 +128,7 @@ pub(crate) const RATELIMIT_KEYS: [&str; 14] = [
     "response_headers",
     "force_start",
     "healthy_with_rules",
+    "healthy_with_store",
     "prometheus_names",
     "json_errors_as_400",
     "isolate_files",

@@ -23,6 +23,8 @@ pub struct CompatModes {
     pub headers: Option<HeaderNames>,
     /// A server that starts without rules is unhealthy until they are installed.
     pub healthy_with_rules: bool,
+    /// A server is unhealthy while its shared store is unavailable.
+    pub healthy_with_store: bool,
     /// Metrics are also exported under the names of envoyproxy/ratelimit.
     pub prometheus_names: bool,
     /// `POST /json` answers a request without a verdict with 400, as envoyproxy/ratelimit does.

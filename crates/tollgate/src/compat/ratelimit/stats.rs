@@ -38,8 +38,8 @@ pub struct CallCounts {
     pub all: AlignedCount,
     /// Calls rejected as invalid, or because there are no rules yet.
     pub invalid: AlignedCount,
-    /// Calls without a verdict because the store was unavailable.
-    pub closed: AlignedCount,
+    /// Calls that the store failed to answer, also if this instance or `on_store_failure: open` decided them.
+    pub store_failed: AlignedCount,
     /// Calls allowed only by the global shadow mode.
     pub shadowed: AlignedCount,
 }
@@ -64,7 +64,7 @@ impl CallCounts {
             CallOutcome::Decided => {}
             CallOutcome::Shadowed => self.shadowed.add(1),
             CallOutcome::Rejected => self.invalid.add(1),
-            CallOutcome::StoreUnavailable => self.closed.add(1),
+            CallOutcome::StoreUnavailable => self.store_failed.add(1),
         }
     }
 
@@ -72,7 +72,7 @@ impl CallCounts {
     fn entries(&self) -> [(&'static str, &AlignedCount); 3] {
         [
             ("global_shadow_mode", &self.shadowed),
-            ("call.should_rate_limit.redis_error", &self.closed),
+            ("call.should_rate_limit.redis_error", &self.store_failed),
             ("call.should_rate_limit.service_error", &self.invalid),
         ]
     }

@@ -63,7 +63,7 @@ fn how_files_of_envoyproxys_ratelimit_are_answered_is_as_it_is_written() {
         .map(|address| address.to_string());
     assert_eq!(own.as_deref(), Some("127.0.0.1:7"));
     let config = accepted(
-        "log_format: json\nenvoy_rules: { files: a.yaml, shadow_mode: true, healthy_with_rules: true, response_headers: { reset: X-Reset }, \
+        "log_format: json\nenvoy_rules: { files: a.yaml, shadow_mode: true, healthy_with_rules: true, healthy_with_store: true, response_headers: { reset: X-Reset }, \
          prometheus_names: true, json_errors_as_400: true }",
     );
     let names = HeaderNames {
@@ -73,6 +73,7 @@ fn how_files_of_envoyproxys_ratelimit_are_answered_is_as_it_is_written() {
     let modes = CompatModes {
         shadow: true,
         healthy_with_rules: true,
+        healthy_with_store: true,
         headers: Some(names),
         prometheus_names: true,
         json_errors_as_400: true,

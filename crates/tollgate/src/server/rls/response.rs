@@ -22,6 +22,15 @@ pub(super) fn is_closed(combined: &CombinedVerdict<'_>) -> bool {
     !combined.allowed && denied.peek().is_some() && denied.all(is_closed_item)
 }
 
+/// True if a limit was decided without the store, because it did not answer.
+pub(super) fn has_store_failure(combined: &CombinedVerdict<'_>) -> bool {
+    let is_failure = |source: Source| matches!(source, Source::Local | Source::Open | Source::Closed);
+    combined.items.iter().any(|item| match item {
+        ItemVerdict::Rules(verdict) => verdict.rulings.iter().any(|ruling| is_failure(ruling.source)),
+        ItemVerdict::Inline(_, source, _) => is_failure(*source),
+    })
+}
+
 /// Encodes a response.
 pub(super) fn encode_response(
     request: &RateLimitRequest,

@@ -19,7 +19,7 @@ pub(super) fn unsupported() -> impl Iterator<Item = (&'static str, &'static str,
     all.flat_map(|(names, text, hint)| names.iter().map(move |name| (*name, *text, *hint)))
 }
 
-const SETTINGS: [&str; 50] = [
+const SETTINGS: [&str; 53] = [
     "RUNTIME_SUBDIRECTORY",
     "RUNTIME_APPDIRECTORY",
     "RUNTIME_IGNOREDOTFILES",
@@ -51,6 +51,8 @@ const SETTINGS: [&str; 50] = [
     "REDIS_TLS_CLIENT_CERT",
     "REDIS_TLS_CLIENT_KEY",
     "REDIS_TLS_CACERT",
+    "REDIS_TIMEOUT",
+    "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
     "REDIS_PERSECOND",
     "REDIS_PERSECOND_SOCKET_TYPE",
     "REDIS_PERSECOND_TYPE",
@@ -58,6 +60,7 @@ const SETTINGS: [&str; 50] = [
     "REDIS_PERSECOND_AUTH",
     "REDIS_PERSECOND_SENTINEL_AUTH",
     "REDIS_PERSECOND_TLS",
+    "REDIS_PERSECOND_TIMEOUT",
     "CACHE_KEY_PREFIX",
     "EXPIRATION_JITTER_MAX_SECONDS",
     "LOCAL_CACHE_SIZE_IN_BYTES",
@@ -75,7 +78,7 @@ const SETTINGS: [&str; 50] = [
 /// Variables that share a note: what applies instead, and the next step.
 type Group = (&'static [&'static str], &'static str, &'static str);
 
-const UNSUPPORTED: [Group; 11] = [
+const UNSUPPORTED: [Group; 10] = [
     (
         &[
             "CONFIG_TYPE",
@@ -165,17 +168,10 @@ const UNSUPPORTED: [Group; 11] = [
             "REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR",
             "REDIS_PERSECOND_POOL_ON_EMPTY_WAIT_DURATION",
             "REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR",
-            "REDIS_TIMEOUT",
-            "REDIS_PERSECOND_TIMEOUT",
         ],
         "there is no pool to set: all that waits for a server goes to it together, and a call that takes longer than \
          `store.deadline` is given up",
-        "leave it out; a slow network may need `TOLLGATE_STORE__DEADLINE=50ms`",
-    ),
-    (
-        &["REDIS_HEALTH_CHECK_ACTIVE_CONNECTION"],
-        "a store that is away does not make a server unhealthy: limits are then kept by their share",
-        "`/readyz` on the HTTP port says whether the store is reached",
+        "leave it out; a slow network may need `REDIS_TIMEOUT=50ms`",
     ),
     (
         &["REDIS_TLS_SKIP_HOSTNAME_VERIFICATION"],

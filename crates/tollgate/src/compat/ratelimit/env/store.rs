@@ -1,6 +1,7 @@
 //! Variables of the store, and of the counters shared with envoyproxy/ratelimit.
 
 use super::EnvReader;
+use std::time::Duration;
 use tollgate_limiter::core::yaml::NodeKind;
 use tollgate_limiter::store::redis::Redis;
 
@@ -12,6 +13,7 @@ struct RedisVariables {
     auth: &'static str,
     sentinel_auth: &'static str,
     tls: &'static str,
+    timeout: &'static str,
 }
 
 const MAIN: RedisVariables = RedisVariables {
@@ -21,6 +23,7 @@ const MAIN: RedisVariables = RedisVariables {
     auth: "REDIS_AUTH",
     sentinel_auth: "REDIS_SENTINEL_AUTH",
     tls: "REDIS_TLS",
+    timeout: "REDIS_TIMEOUT",
 };
 
 const PER_SECOND: RedisVariables = RedisVariables {
@@ -30,6 +33,7 @@ const PER_SECOND: RedisVariables = RedisVariables {
     auth: "REDIS_PERSECOND_AUTH",
     sentinel_auth: "REDIS_PERSECOND_SENTINEL_AUTH",
     tls: "REDIS_PERSECOND_TLS",
+    timeout: "REDIS_PERSECOND_TIMEOUT",
 };
 
 impl EnvReader<'_> {
@@ -55,6 +59,7 @@ impl EnvReader<'_> {
             );
         }
         self.redis(&["store"], &MAIN);
+        self.flags(&[("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "healthy_with_store")]);
         self.counters();
     }
 
@@ -83,6 +88,7 @@ impl EnvReader<'_> {
                 NodeKind::Text(password.into()),
             );
         }
+        self.timeout(&at("deadline"), names);
         if has_tls {
             for (name, key) in [
                 ("REDIS_TLS_CACERT", "ca"),
@@ -94,6 +100,31 @@ impl EnvReader<'_> {
                 }
             }
         }
+    }
+
+    /// The timeout of a call, which is the deadline of the store. The server for windows of a second has that of the other
+    /// one unless it has its own.
+    fn timeout(&mut self, path: &[&str], names: &RedisVariables) {
+        let name = match self.find(names.timeout) {
+            Some(_) => names.timeout,
+            None => MAIN.timeout,
+        };
+        let Some(text) = self.find(name) else { return };
+        let Some(timeout) = go_duration(text).filter(|timeout| !timeout.is_zero()) else {
+            let hint = format!("write for example `{name}=50ms`");
+            return self.error(name, "expected a duration above 0", hint);
+        };
+        if timeout > TIMEOUT_LONG && name == names.timeout {
+            self.note(
+                name,
+                "while Redis does not answer, a call waits so long before it is decided here; Envoy, whose own timeout is \
+                 20 ms by default, will not",
+                format!("write three round trips to Redis, such as `{name}=20ms`; /readyz says if that is too short"),
+            );
+        }
+        let timeout = timeout.min(TIMEOUT_MAX);
+        let text = format!("{}us", timeout.as_micros());
+        self.put(path, name, NodeKind::Text(text.into()));
     }
 
     /// The store URL that the variables describe.
@@ -173,6 +204,39 @@ impl EnvReader<'_> {
             self.redis(&at("per_second"), &PER_SECOND);
         }
     }
+}
+
+/// A timeout that callers would notice, and the longest deadline of a store.
+const TIMEOUT_LONG: Duration = Duration::from_secs(1);
+const TIMEOUT_MAX: Duration = Duration::from_secs(60);
+
+/// Parses a duration as Go writes it, such as `1m30s` or `1.5s`. Times of less than a microsecond are zero.
+fn go_duration(text: &str) -> Option<Duration> {
+    let mut rest = text.strip_prefix('+').unwrap_or(text);
+    let mut total = Duration::ZERO;
+    if rest.is_empty() {
+        return None;
+    }
+    while !rest.is_empty() {
+        let end = rest.find(|next: char| !next.is_ascii_digit() && next != '.')?;
+        let (number, after) = rest.split_at_checked(end)?;
+        let end = after.find(|next: char| next.is_ascii_digit() || next == '.');
+        let (unit, after) = after.split_at_checked(end.unwrap_or(after.len()))?;
+        let us_per_unit = match unit {
+            "ns" => 1e-3,
+            "us" | "µs" | "μs" => 1.0,
+            "ms" => 1e3,
+            "s" => 1e6,
+            "m" => 60e6,
+            "h" => 3_600e6,
+            _ => return None,
+        };
+        // A float holds every duration of up to a day to less than a microsecond.
+        let us = number.parse::<f64>().ok()? * us_per_unit;
+        total = total.checked_add(Duration::from_micros(us as u64))?;
+        rest = after;
+    }
+    Some(total)
 }
 
 /// Percent-encodes a user name or a password for a URL.

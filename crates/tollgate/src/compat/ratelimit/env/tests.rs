@@ -142,7 +142,6 @@ fn what_has_no_setting_here_is_taken_and_told_of() {
         ("REDIS_POOL_SIZE", "10", "store.deadline"),
         ("REDIS_PIPELINE_WINDOW", "150us", "store.deadline"),
         ("REDIS_POOL_ON_EMPTY_BEHAVIOR", "CREATE", "store.deadline"),
-        ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true", "/readyz"),
         ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "true", "always verified"),
         ("GRPC_MAX_CONNECTION_AGE", "24h", "an hour"),
         ("DISABLE_STATS", "true", "always counted"),

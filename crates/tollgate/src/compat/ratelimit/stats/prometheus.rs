@@ -34,7 +34,7 @@ impl Collector for RatelimitCollector {
             "ratelimit_service_should_rate_limit_error",
             "Calls without a verdict.",
             &[
-                ("err_type", "redis_error", calls.closed.get()),
+                ("err_type", "redis_error", calls.store_failed.get()),
                 ("err_type", "service_error", calls.invalid.get()),
             ],
         )?;
