@@ -64,7 +64,7 @@ pub(super) async fn watch(shared: &SharedStore, mut is_diagnosed: bool) {
     }
 }
 
-/// Whether a store was available when that was last logged.
+/// The availability of a store when it was last logged.
 struct Availability {
     was_available: bool,
     /// Consecutive polls without a connection.
