@@ -135,7 +135,7 @@ fn is_fixed_window(choice: &LimitSelector) -> bool {
 fn windows_of(terms: &Terms) -> &[Window] {
     match terms {
         Terms::Limited(windows) => windows.as_slice(),
-        Terms::Banned | Terms::Unlimited => &[],
+        Terms::Banned(_) | Terms::Unlimited => &[],
     }
 }
 
@@ -270,7 +270,7 @@ fn compare(rule: &Rule, other: &Rule, same: bool, other_is_first: bool) -> Optio
         )
     };
     match (limit, others) {
-        (Terms::Unlimited, Terms::Banned) => warn(
+        (Terms::Unlimited, Terms::Banned(_)) => warn(
             format!("rule `{}` is unlimited where rule `{}` bans", rule.id, other.id),
             "all rules that match apply together: `unlimited` lifts no other rule; remove one of them",
         ),
@@ -278,7 +278,7 @@ fn compare(rule: &Rule, other: &Rule, same: bool, other_is_first: bool) -> Optio
             format!("rule `{}` is unlimited where rule `{}` limits", rule.id, other.id),
             "all rules that match apply together: `unlimited` lifts no other rule; write an override there",
         ),
-        (Terms::Limited(_), Terms::Banned) => warn(
+        (Terms::Limited(_), Terms::Banned(_)) => warn(
             format!(
                 "rule `{}` is ineffective: rule `{}` bans everything it matches",
                 rule.id, other.id

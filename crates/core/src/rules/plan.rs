@@ -176,7 +176,7 @@ impl<'r, K> Plan<'r, K> {
     /// zero does not ban: it denies only together with all other quotas.
     pub fn is_banned(&self) -> bool {
         self.lines.iter().any(|line| {
-            let bans = matches!(line.terms, Terms::Banned) && line.cost > Cost::ZERO;
+            let bans = matches!(line.terms, Terms::Banned(_)) && line.cost > Cost::ZERO;
             bans && line.rule.mode == Mode::Enforce && !line.rule.is_quota()
         })
     }

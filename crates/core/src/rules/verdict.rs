@@ -32,6 +32,8 @@ pub struct Ruling<'r> {
     pub name: &'r str,
     /// The window. None if the rule bans or does not limit.
     pub window: Option<&'r Window>,
+    /// The period that a ban was written with.
+    pub ban_period: Option<Micros>,
     /// The variant of the rule's experiment.
     pub variant: Variant,
     /// The effect of its denial.
@@ -164,13 +166,17 @@ impl<'r, K> Line<'r, K> {
                 Some(Err(Undecided::Skipped)) => return None,
                 Some(Err(Undecided::Failed)) | None => (None, self.failure_source(&planned.charge)),
             },
-            (None, Terms::Banned) => (Some(Decision::banned(self.cost)), default),
+            (None, Terms::Banned(_)) => (Some(Decision::banned(self.cost)), default),
             (None, Terms::Unlimited | Terms::Limited(_)) => (None, default),
         };
         Some(Ruling {
             rule: self.rule,
             name: self.window.map_or(&self.rule.id, |window| &window.name),
             window: self.window,
+            ban_period: match self.terms {
+                Terms::Banned(period) => *period,
+                Terms::Limited(_) | Terms::Unlimited => None,
+            },
             variant: self.variant,
             mode: self.rule.mode,
             decision,

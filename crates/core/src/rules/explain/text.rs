@@ -178,7 +178,7 @@ impl MatchedRule<'_> {
                 format!("wait {wait}, lower the cost to what remains, or raise {}", self.origin)
             }
             Retry::Unknown => format!("wait until a lease is released, or raise {}", self.origin),
-            Retry::Never if matches!(self.terms, Terms::Banned) => {
+            Retry::Never if matches!(self.terms, Terms::Banned(_)) => {
                 format!("{} must allow something", self.origin)
             }
             Retry::Never if self.cost > Cost::MAX => format!("no limit has this capacity: request at most {limit}"),

@@ -32,7 +32,8 @@ enum AlgorithmKind {
 /// The result of parsing one limit.
 pub(in crate::rules) enum ParsedLimit {
     Limited(Limit, Option<Micros>),
-    Banned,
+    /// With the period it was written with, if the algorithm has one.
+    Banned(Option<Micros>),
     Unlimited,
 }
 
@@ -112,7 +113,7 @@ impl AlgorithmOptions {
     pub(in crate::rules) fn limit(&self, quota: Quota) -> Result<ParsedLimit, ValueError> {
         match (quota, self.kind) {
             (Quota::Unlimited, _) => Ok(ParsedLimit::Unlimited),
-            (Quota::Slots(0), AlgorithmKind::Concurrency { .. }) => Ok(ParsedLimit::Banned),
+            (Quota::Slots(0), AlgorithmKind::Concurrency { .. }) => Ok(ParsedLimit::Banned(None)),
             (Quota::Slots(slots), AlgorithmKind::Concurrency { lease_ttl }) => {
                 let limit = Concurrency::new(slots, lease_ttl).map_err(value_error)?;
                 Ok(ParsedLimit::Limited(limit.into(), None))
@@ -123,10 +124,12 @@ impl AlgorithmOptions {
             )),
             (
                 Quota::Flow {
-                    units: 0, burst: None, ..
+                    units: 0,
+                    burst: None,
+                    period,
                 },
                 _,
-            ) => Ok(ParsedLimit::Banned),
+            ) => Ok(ParsedLimit::Banned(Some(period))),
             (Quota::Flow { units: 0, .. }, _) => Err(ValueError::new(
                 "a limit of zero is a ban, and a ban has no burst",
                 "remove the burst, or raise the limit",

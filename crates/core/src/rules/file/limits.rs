@@ -134,7 +134,7 @@ impl LimitsParser<'_, '_> {
         let NodeKind::List(items) = &node.kind else {
             return Some(match self.parse_limit(node)? {
                 ParsedLimit::Unlimited => Terms::Unlimited,
-                ParsedLimit::Banned => Terms::Banned,
+                ParsedLimit::Banned(period) => Terms::Banned(period),
                 ParsedLimit::Limited(limit, _) => {
                     Terms::Limited(Windows::One(self.counters.window(limit, self.variant, None)))
                 }
@@ -168,7 +168,7 @@ impl LimitsParser<'_, '_> {
                     "`concurrency` has no windows",
                     "write one number alone: `limit: 20`",
                 ),
-                Some(ParsedLimit::Banned | ParsedLimit::Unlimited) => self.problems.error_with(
+                Some(ParsedLimit::Banned(_) | ParsedLimit::Unlimited) => self.problems.error_with(
                     &item.location,
                     "a ban or `unlimited` cannot be one of several windows",
                     "write it alone, without a list",
@@ -322,7 +322,7 @@ impl<'n> OverrideSets<'n> {
         // Each of them stores every window.
         let windows = match terms {
             Terms::Limited(windows) => windows.as_slice().len(),
-            Terms::Banned | Terms::Unlimited => 1,
+            Terms::Banned(_) | Terms::Unlimited => 1,
         };
         let before = *limits.subjects;
         *limits.subjects = before.saturating_add(combinations.unwrap_or(usize::MAX).saturating_mul(windows));

@@ -10,6 +10,7 @@ use crate::rules::model::SmallBytes;
 use crate::rules::ratelimit::{Descriptor, Descriptors};
 use crate::settle::OnStoreFailure;
 use crate::settle::counter::Counter;
+use crate::units::time::Micros;
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -136,7 +137,7 @@ impl LimitSelector {
         terms.flat_map(|terms| match terms {
             Terms::Limited(Windows::One(window)) => std::slice::from_mut(window),
             Terms::Limited(Windows::Several(windows)) => windows,
-            Terms::Banned | Terms::Unlimited => &mut [],
+            Terms::Banned(_) | Terms::Unlimited => &mut [],
         })
     }
 }
@@ -168,8 +169,8 @@ pub(crate) struct Overrides {
 pub enum Terms {
     /// All of these limits apply. Never empty.
     Limited(Windows),
-    /// Denies everything: a limit of zero.
-    Banned,
+    /// Denies everything: a limit of zero, with the period it was written with.
+    Banned(Option<Micros>),
     /// Allows everything and counts nothing.
     Unlimited,
 }

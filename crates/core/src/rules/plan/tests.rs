@@ -38,7 +38,7 @@ fn lines(pairs: &[(&str, &[u8])]) -> Vec<String> {
     let windows = plan.lines.iter().filter(|line| line.window.is_some());
     assert_eq!(windows.count(), plan.charges().count());
     let line = |line: &Line<'_, ()>| match (line.terms, line.window) {
-        (Terms::Banned, _) => format!("{} banned", line.rule.id),
+        (Terms::Banned(_), _) => format!("{} banned", line.rule.id),
         (Terms::Unlimited, _) => format!("{} unlimited", line.rule.id),
         (Terms::Limited(_), window) => {
             let window = window.expect("a limited line has a window");

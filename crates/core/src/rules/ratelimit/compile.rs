@@ -91,7 +91,7 @@ impl Compiler<'_> {
                 None => Terms::Unlimited,
             },
             // Where denied hits are counted, those of a ban are counted too.
-            Some((0, _)) if self.strict => Terms::Banned,
+            Some((0, unit)) if self.strict => Terms::Banned(Some(unit.period())),
             Some((requests, unit)) => {
                 let window = FixedWindow::new(Rate::for_hits(requests.into(), unit.period()));
                 self.window(&id, Limit::FixedWindow(window))

@@ -31,7 +31,12 @@ pub(crate) enum PolicyQuota {
 impl<'a> HeaderPolicy<'a> {
     /// The policy of an enforced ruling with a decision; none for others.
     pub(crate) fn from_ruling(ruling: &Ruling<'a>) -> Option<Self> {
-        let decision = ruling.decision.as_ref().filter(|_| ruling.mode == Mode::Enforce)?;
+        Self::of_any_mode(ruling).filter(|_| ruling.mode == Mode::Enforce)
+    }
+
+    /// The policy of a ruling with a decision, enforced or not.
+    pub(crate) fn of_any_mode(ruling: &Ruling<'a>) -> Option<Self> {
+        let decision = ruling.decision.as_ref()?;
         let limit = ruling.window.map(|window| window.limit());
         Some(Self {
             name: ruling.name,
@@ -114,6 +119,10 @@ fn next_unit_bound(limit: &Limit, standing: &Standing) -> Option<Micros> {
 
 /// The seconds in which `units` refill at this rate, rounded up; at least one.
 fn fill_s(units: u64, rate: Rate) -> u64 {
+    // A window of any capacity fills in its period, also one of zero.
+    if units == rate.units() || rate.units() == 0 {
+        return seconds_ceil(rate.period()).max(1);
+    }
     // A 128-bit division takes a hundred times as long, and is hardly ever needed.
     let rate_per_s = rate.units().checked_mul(1_000_000);
     if let (Some(product), Some(rate_per_s)) = (units.checked_mul(rate.period().get()), rate_per_s) {

@@ -6,8 +6,8 @@ use crate::server::headers::{self, Dialects, HeaderInput, HeaderPolicy, seconds_
 use prost_types::Duration;
 use std::str;
 use tollgate_limiter::core::rules::{Mode, Ruling, Verdict};
-use tollgate_limiter::core::{Cost, Decision, Limit, Micros, Retry, Source, Timestamp};
-use tollgate_limiter::{AttemptItem, CombinedVerdict, ItemVerdict};
+use tollgate_limiter::core::{Cost, Decision, Limit, Micros, Rate, Retry, Source, Timestamp};
+use tollgate_limiter::{AttemptItem, CombinedVerdict, InlineLimit, ItemVerdict};
 
 /// True if the request is denied only because the store was unavailable and a rule has `on_store_failure: closed`. If another
 /// limit denies too, of any descriptor, the response is a denial: many proxies are configured to fail open on errors.
@@ -38,10 +38,14 @@ pub(super) fn encode_response(
     combined: &CombinedVerdict<'_>,
     dialects: Dialects,
 ) -> RateLimitResponse {
-    let each = request.descriptors.iter().zip(&combined.items);
+    let each = request.descriptors.iter().zip(items).zip(&combined.items);
+    let status = |((descriptor, item), verdict): ((_, _), &ItemVerdict<'_>)| match verdict {
+        ItemVerdict::Rules(verdict) => rules_status(verdict, combined.now),
+        ItemVerdict::Inline(..) => inline_status(descriptor, item, verdict, combined.now),
+    };
     RateLimitResponse {
         overall_code: code(combined.allowed).into(),
-        statuses: each.map(|(descriptor, item)| status(descriptor, item)).collect(),
+        statuses: each.map(status).collect(),
         response_headers_to_add: response_headers(items, combined, dialects.without_x_names()),
         dynamic_metadata: None,
     }
@@ -51,26 +55,32 @@ const fn code(allowed: bool) -> Code {
     if allowed { Code::Ok } else { Code::OverLimit }
 }
 
-fn status(descriptor: &RateLimitDescriptor, item: &ItemVerdict<'_>) -> DescriptorStatus {
-    match item {
-        ItemVerdict::Rules(verdict) => rules_status(verdict),
-        ItemVerdict::Inline(decision, ..) => {
-            let current_limit = descriptor.limit.map(|limit| RateLimit {
-                requests_per_unit: limit.requests_per_unit,
-                // The two enums have the same numbers, as far as a unit is known.
-                unit: limit.unit,
-                name: String::new(),
-            });
-            let until = decision.as_ref().and_then(|decision| match decision.retry() {
-                None => Some(decision.standing().reset_after),
-                Some(retry) => wait(retry),
-            });
-            descriptor_status(item.is_allow(), current_limit, decision.as_ref(), until)
-        }
-    }
+fn inline_status(
+    descriptor: &RateLimitDescriptor,
+    item: &AttemptItem<'_>,
+    verdict: &ItemVerdict<'_>,
+    now: Option<Timestamp>,
+) -> DescriptorStatus {
+    let ItemVerdict::Inline(decision, ..) = verdict else {
+        return DescriptorStatus::default();
+    };
+    let current_limit = descriptor.limit.map(|limit| RateLimit {
+        requests_per_unit: limit.requests_per_unit,
+        // The two enums have the same numbers, as far as a unit is known.
+        unit: limit.unit,
+        name: String::new(),
+    });
+    let until = decision.as_ref().and_then(|decision| match decision.retry() {
+        None => match (item.inline_limit, decision.standing().reset_after) {
+            (Some(InlineLimit::Override(limit)), Micros::ZERO) => Some(until_window_end(limit.unit().period(), now)),
+            (_, reset_after) => Some(reset_after),
+        },
+        Some(retry) => wait(retry),
+    });
+    descriptor_status(verdict.is_allow(), current_limit, decision.as_ref(), until)
 }
 
-fn rules_status(verdict: &Verdict<'_>) -> DescriptorStatus {
+fn rules_status(verdict: &Verdict<'_>, now: Option<Timestamp>) -> DescriptorStatus {
     // A descriptor that peeks reports the standing of its limit as well.
     let is_peek = |ruling: &&Ruling<'_>| ruling.rule.descriptor().is_some() && ruling.decision.is_some();
     let Some(nearest) = verdict.nearest().or_else(|| verdict.rulings.iter().find(is_peek)) else {
@@ -87,7 +97,12 @@ fn rules_status(verdict: &Verdict<'_>) -> DescriptorStatus {
         };
     };
     let until = match nearest.decision.as_ref().and_then(Decision::retry) {
-        None => HeaderPolicy::from_ruling(nearest).and_then(|policy| policy.effective_window()),
+        None => {
+            let effective = HeaderPolicy::of_any_mode(nearest).and_then(|policy| policy.effective_window());
+            let in_use = effective.filter(|until| *until > Micros::ZERO);
+            let unused = || descriptor_window(nearest).map(|period| until_window_end(period, now));
+            in_use.or_else(unused).or(effective)
+        }
         Some(retry) => wait(retry),
     };
     descriptor_status(
@@ -119,6 +134,23 @@ fn descriptor_status(
     }
 }
 
+/// The length of the windows of a descriptor's limit, in any mode: its users are told the end of the window, also of one
+/// in which nothing was counted.
+fn descriptor_window(ruling: &Ruling<'_>) -> Option<Micros> {
+    ruling.rule.descriptor()?;
+    match ruling.window.map(|window| window.limit()) {
+        Some(Limit::FixedWindow(window)) => Some(window.rate().period()),
+        Some(_) => None,
+        None => ruling.ban_period,
+    }
+}
+
+/// The time until the window ends that `now` lies in; at most the whole window.
+fn until_window_end(period: Micros, now: Option<Timestamp>) -> Micros {
+    let elapsed = now.and_then(|now| now.as_micros().checked_rem(period.get()));
+    Micros::new(period.get() - elapsed.unwrap_or(0))
+}
+
 /// The wait after a denial. A held slot may be released at any time, so its wait is a second.
 const fn wait(retry: Retry) -> Option<Micros> {
     match retry {
@@ -132,9 +164,10 @@ const fn wait(retry: Retry) -> Option<Micros> {
 fn configured_limit(ruling: &Ruling<'_>) -> RateLimit {
     let limit = ruling.window.map(|window| window.limit());
     let rate = limit.and_then(Limit::rate);
+    let period = rate.map(Rate::period).or(ruling.ban_period);
     RateLimit {
         requests_per_unit: to_u32(rate.map_or(limit.map_or(0, Limit::capacity), |rate| rate.units())),
-        unit: rate.map_or(Unit::Unknown, |rate| unit(rate.period())).into(),
+        unit: period.map_or(Unit::Unknown, unit).into(),
         // A descriptor has the name its file gives it, or none.
         name: match ruling.rule.descriptor() {
             Some(descriptor) => descriptor.name.to_string(),

@@ -68,7 +68,7 @@ pub(in crate::rules::ratelimit) fn parse(
     let algorithm = algorithm?;
     let parsed = parse_quota(&text).and_then(|quota| match algorithm.limit(quota)? {
         ParsedLimit::Limited(limit, _) => Ok(limit),
-        ParsedLimit::Banned => Err(ValueError::new(
+        ParsedLimit::Banned(_) => Err(ValueError::new(
             "a ban needs no algorithm",
             "write `requests_per_unit: 0` and a `unit`, and nothing else",
         )),

@@ -65,7 +65,7 @@ fn matched_rule(object: &mut ObjectWriter<'_>, trace: &RuleTrace<'_>, matched: &
         "terms",
         match matched.terms {
             Terms::Limited(_) => "limited",
-            Terms::Banned => "banned",
+            Terms::Banned(_) => "banned",
             Terms::Unlimited => "unlimited",
         },
     );
