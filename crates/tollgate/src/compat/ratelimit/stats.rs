@@ -219,8 +219,9 @@ impl RatelimitStats {
             self.with_cells(counts, event, first, |cells| {
                 cells.add(Stat::TotalHits, hits);
                 cells.add_hit_stats(hit_stats, hits, is_cached);
-                if first.mode == Mode::Shadow && windows.iter().any(|ruling| !ruling.is_allow()) {
-                    cells.add(Stat::ShadowMode, hits);
+                if first.mode == Mode::Shadow {
+                    // The hits that were allowed only because of it.
+                    cells.add(Stat::ShadowMode, if is_cached { hits } else { hit_stats.over });
                 }
             });
         }

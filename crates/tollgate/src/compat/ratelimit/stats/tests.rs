@@ -130,6 +130,18 @@ fn each_kind_of_limit_is_counted_as_what_it_is() {
             "within_limit: 1"
         ]
     );
+    // Of four hits at once on a limit of one, three are beyond it.
+    assert!(check(&gate, "shop", Direction::Consume, &[("shadow=y", 4)]));
+    assert_eq!(
+        stats_of(&gate, "shop.shadow"),
+        [
+            "near_limit: 2",
+            "over_limit: 4",
+            "shadow_mode: 4",
+            "total_hits: 6",
+            "within_limit: 1"
+        ]
+    );
     assert_stats(&gate, "shop.banned", "over_limit: 1, total_hits: 1");
     assert_stats(&gate, "shop.free", "");
     check(&gate, "shop", Direction::Refund, &[("path=/a/1", 2)]);
