@@ -14,10 +14,10 @@ pub struct RateLimitDescriptor {
 pub mod rate_limit_descriptor {
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct Entry {
-        #[prost(string, tag = "1")]
-        pub key: ::prost::alloc::string::String,
-        #[prost(string, tag = "2")]
-        pub value: ::prost::alloc::string::String,
+        #[prost(bytes = "bytes", tag = "1")]
+        pub key: ::prost::bytes::Bytes,
+        #[prost(bytes = "bytes", tag = "2")]
+        pub value: ::prost::bytes::Bytes,
     }
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct RateLimitOverride {

@@ -28,7 +28,6 @@ fn what_is_too_large_is_refused_and_takes_nothing() {
         request_for((0..65).map(|_| descriptor(&[]))),
         request_for([descriptor(&[("k", "v"); 65])]),
         request_for([descriptor(&[(&long(257), "v")])]),
-        request_for([descriptor(&[("", "v")])]),
         request_for([descriptor(&[("k", &long(8 * 1024 + 1))])]),
         RateLimitRequest {
             domain: long(257),

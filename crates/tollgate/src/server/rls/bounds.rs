@@ -127,7 +127,7 @@ mod tests {
     fn encoded_request(entries: &[usize]) -> Vec<u8> {
         let entry = rate_limit_descriptor::Entry {
             key: "k".into(),
-            value: "v".repeat(200),
+            value: "v".repeat(200).into(),
         };
         let descriptor = |count: &usize| RateLimitDescriptor {
             entries: vec![entry.clone(); *count],

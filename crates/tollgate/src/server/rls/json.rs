@@ -72,8 +72,8 @@ fn descriptor(value: &RawValue, at: &str, remaining: &mut usize) -> Result<RateL
 fn entry(value: &RawValue, at: &str) -> Result<Entry, JsonError> {
     message(value, at, |entry: &mut Entry, name, value, at| {
         match name {
-            "key" => entry.key = text(value, at)?,
-            "value" => entry.value = text(value, at)?,
+            "key" => entry.key = text(value, at)?.into(),
+            "value" => entry.value = text(value, at)?.into(),
             _ => return Err(unknown_member(at)),
         }
         Ok(())

@@ -38,7 +38,9 @@ fn descriptor(descriptor: &RateLimitDescriptor) -> Kind {
     let mut message = Struct::default();
     let mut insert = |name: &str, kind| message.fields.insert(name.to_owned(), value(kind));
     let entries = descriptor.entries.iter();
-    let entries = entries.map(|entry| Kind::StringValue(format!("{}={}", entry.key, entry.value)));
+    // The message has no bytes; what is not UTF-8 is replaced.
+    let text = |bytes| String::from_utf8_lossy(bytes);
+    let entries = entries.map(|entry| Kind::StringValue(format!("{}={}", text(&entry.key), text(&entry.value))));
     insert("entries", list(entries));
     if let Some(limit) = &descriptor.limit {
         insert("limit", Kind::StringValue(limit_text(limit)));

@@ -4,6 +4,7 @@ use super::rate_limit_descriptor::RateLimitOverride;
 use super::{RateLimitDescriptor, RateLimitRequest, RateLimitUnit};
 use std::borrow::Cow;
 use std::fmt;
+use std::str;
 use tollgate_limiter::core::rules::ratelimit::{LimitOverride, Unit};
 use tollgate_limiter::core::rules::{Attempt, Attribute, RuleSet};
 use tollgate_limiter::core::{Cost, Micros, Rate, TokenBucket};
@@ -17,6 +18,8 @@ pub const ENTRIES_MAX: usize = 64;
 pub const NAME_BYTES_MAX: usize = 256;
 /// The longest value of an entry, in bytes.
 pub const VALUE_BYTES_MAX: usize = 8 * 1024;
+/// The name of a key that is not UTF-8. Rules and files are text, so none of them names it.
+const NO_NAME: &str = "\u{fffd}";
 
 /// The attempts of a request: one item per descriptor, in order.
 #[derive(Debug)]
@@ -56,8 +59,8 @@ pub fn attributes(request: &RateLimitRequest) -> Result<Vec<Attribute<'_>>, Inva
         check_descriptor(descriptor)
             .map_err(|what| InvalidRequest(format!("descriptor {index} (from 0) {what}").into()))?;
         attributes.extend(descriptor.entries.iter().map(|entry| Attribute {
-            name: &entry.key,
-            value: entry.value.as_bytes(),
+            name: str::from_utf8(&entry.key).unwrap_or(NO_NAME),
+            value: &entry.value,
         }));
     }
     Ok(attributes)
@@ -69,8 +72,8 @@ fn check_descriptor(descriptor: &RateLimitDescriptor) -> Result<(), String> {
         return Err(format!("has {count} entries; at most {ENTRIES_MAX} are allowed"));
     }
     for entry in &descriptor.entries {
-        if entry.key.is_empty() || entry.key.len() > NAME_BYTES_MAX {
-            return Err(format!("has a key that is not 1 to {NAME_BYTES_MAX} bytes long"));
+        if entry.key.len() > NAME_BYTES_MAX {
+            return Err(format!("has a key of more than {NAME_BYTES_MAX} bytes"));
         }
         if entry.value.len() > VALUE_BYTES_MAX {
             return Err(format!("has a value of more than {VALUE_BYTES_MAX} bytes"));

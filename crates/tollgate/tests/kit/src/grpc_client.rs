@@ -147,8 +147,8 @@ pub fn request_for(descriptors: impl IntoIterator<Item = RateLimitDescriptor>) -
 /// A descriptor of these entries.
 pub fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
     let entry = |(key, value): &(&str, &str)| rate_limit_descriptor::Entry {
-        key: (*key).to_owned(),
-        value: (*value).to_owned(),
+        key: (*key).to_owned().into(),
+        value: (*value).to_owned().into(),
     };
     RateLimitDescriptor {
         entries: entries.iter().map(entry).collect(),
