@@ -11,6 +11,7 @@ pub mod headers;
 pub mod http;
 pub mod net;
 pub(crate) mod observers;
+mod panic_guard;
 pub mod resp;
 pub mod rls;
 pub mod store;

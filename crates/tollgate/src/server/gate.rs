@@ -2,6 +2,8 @@
 
 use super::admission::{AdmissionControl, Denial, Health};
 use super::observers::{ObservedVerdict, VerdictEvent, VerdictObserver};
+#[cfg(test)]
+use super::panic_guard::{PANIC_COST, PANIC_DOMAIN};
 use super::store::{AnyRuleLimiter, AnyStore, AnyThrottle};
 use super::telemetry::{MetricNames, Metrics, ObserverState, Protocol, Telemetry, ThrottleTally};
 use crate::compat::ratelimit::{CallOutcome, RatelimitCompat};
@@ -98,6 +100,8 @@ impl Gate {
         protocol: Protocol,
         mut on_reply: impl FnMut(&Reply),
     ) {
+        #[cfg(test)]
+        assert!(charges.iter().all(|charge| charge.cost.get() != PANIC_COST), "injected");
         let started = self.stopwatch.start();
         let mut tally = ThrottleTally::default();
         throttle.settle_each(charges, |_, reply, source| {
@@ -326,6 +330,8 @@ impl RulesSnapshot<'_> {
 
     #[inline]
     fn observe(&self, event: &VerdictEvent<'_>) {
+        #[cfg(test)]
+        assert_ne!(event.attempt.domain, PANIC_DOMAIN, "injected");
         let observers = self.gate.telemetry.metrics().observers();
         observers.record(&self.active_rules.observer_state, event);
     }

@@ -5,6 +5,7 @@
 //! descriptor names that contain request values, and their number is bounded.
 
 mod decisions;
+mod faults;
 mod histogram;
 mod store;
 
@@ -12,6 +13,7 @@ pub use decisions::Protocol;
 pub(super) use decisions::ThrottleTally;
 pub(crate) use decisions::rule_index;
 
+use self::faults::Faults;
 use self::store::StoreMetrics;
 use super::store::AnyStore;
 use crate::compat::ratelimit::{RatelimitCollector, RatelimitCounts, RatelimitStats};
@@ -50,6 +52,8 @@ pub struct Metrics {
     pub(super) decisions: Decisions,
     /// Statistics of `ratelimit`.
     pub ratelimit: RatelimitStats,
+    /// Calls that were rejected or panicked.
+    pub faults: Faults,
     /// Time from planning to verdict.
     pub(super) seconds: Histogram,
     /// Cost attributes that were not whole numbers.
@@ -170,6 +174,7 @@ impl Collector for Metrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.decisions.encode(&mut encoder)?;
         self.ratelimit.encode(&mut encoder)?;
+        self.faults.encode(&mut encoder)?;
         let seconds = encoder.encode_descriptor(
             "tollgate_decision",
             "Time from planning to verdict, in seconds.",

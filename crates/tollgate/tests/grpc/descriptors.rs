@@ -1,8 +1,9 @@
 //! Files of envoyproxy/ratelimit over gRPC: what is answered to its users' requests, and to those that make no sense.
 
+use bytes::Bytes;
 use prost::Message;
 use serde_json::{Value, json};
-use tollgate::server::rls::rate_limit_descriptor::RateLimitOverride;
+use tollgate::server::rls::rate_limit_descriptor::{Entry, RateLimitOverride};
 use tollgate::server::rls::{RateLimitDescriptor, RateLimitRequest, json as as_json};
 use tollgate_limiter::core::rules::ratelimit::RatelimitOptions;
 use tollgate_test_kit::grpc::{GrpcServer, SHOULD_RATE_LIMIT, descriptor, hits};
@@ -27,6 +28,26 @@ fn request(domain: &str, descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequ
 
 fn one(key: &str, value: &str) -> RateLimitDescriptor {
     descriptor(&[(key, value)])
+}
+
+/// A hit that is given back.
+fn back(key: &str, value: &str) -> RateLimitDescriptor {
+    RateLimitDescriptor {
+        is_negative_hits: true,
+        ..one(key, value)
+    }
+}
+
+/// A descriptor of one entry of any bytes.
+fn bytes(key: &'static [u8], value: &'static [u8]) -> RateLimitDescriptor {
+    let entry = Entry {
+        key: Bytes::from_static(key),
+        value: Bytes::from_static(value),
+    };
+    RateLimitDescriptor {
+        entries: vec![entry],
+        ..RateLimitDescriptor::default()
+    }
 }
 
 fn with_limit(mut descriptor: RateLimitDescriptor, requests_per_unit: u32, unit: i32) -> RateLimitDescriptor {
@@ -102,6 +123,41 @@ fn each_kind_of_descriptor_is_answered_as_its_users_know_it() {
             "an empty value",
             vec![vec![one("user", "")]],
             &["OK", "OK 3/MINUTE 2 55s"],
+        ),
+        (
+            "an empty key",
+            vec![vec![one("", "u"), user()]],
+            &["OK", "OK no limit - -", "OK 3/MINUTE 2 55s"],
+        ),
+        (
+            "no hits yet, and none now",
+            vec![vec![user_hits(0)]],
+            &["OK", "OK 3/MINUTE 3 55s"],
+        ),
+        (
+            "a shadow within its limit",
+            vec![vec![one("shadow", "x")]],
+            &["OK", "OK 1/MINUTE - 55s"],
+        ),
+        (
+            "banned, without hits",
+            vec![vec![hits(&[("banned", "x")], 0)]],
+            &["OK", "OK -/MINUTE - 55s"],
+        ),
+        (
+            "banned, with hits given back beside another",
+            vec![vec![back("banned", "x"), user()]],
+            &["OK", "OK -/MINUTE - 55s", "OK 3/MINUTE 2 55s"],
+        ),
+        (
+            "a limit of the request, without hits",
+            vec![vec![with_limit(user_hits(0), 10, 3)]],
+            &["OK", "OK 10/HOUR 10 1555s"],
+        ),
+        (
+            "a limit of the request that bans, without hits",
+            vec![vec![with_limit(user_hits(0), 0, 3)]],
+            &["OK", "OK -/HOUR - 1555s"],
         ),
         ("no entries", vec![vec![descriptor(&[])]], &["OK", "OK no limit - -"]),
         (
@@ -256,6 +312,45 @@ fn an_unknown_domain_limits_nothing_whatever_is_brought_along() {
 }
 
 #[test]
+fn entries_are_bytes_and_limited_like_text() {
+    let server = GrpcServer::start_ratelimit(FILE, RatelimitOptions::default());
+    let overall = |key, value| summary(&server, &request("shop", vec![bytes(key, value)])).remove(0);
+    // As an HTTP header of ISO 8859-1 has them, and one that is no text at all.
+    for value in [&b"caf\xe9"[..], b"caf\xe8", b"\xff\x00\xc3\x28"] {
+        let answers: Vec<String> = (0..4).map(|_| overall(b"user", value)).collect();
+        assert_eq!(answers, ["OK", "OK", "OK", "OVER_LIMIT"], "{value:?}");
+    }
+    assert_eq!(overall(b"us\xffer", b"u"), "OK");
+    // Our own rules read them in the same way.
+    let server = GrpcServer::start("- { id: user, per: user, limit: 1/min }\n");
+    for expected in ["OK", "OVER_LIMIT"] {
+        let hit = request("default", vec![bytes(b"user", b"\xff")]);
+        assert_eq!(summary(&server, &hit)[0], expected);
+    }
+    assert!(!server.gate.metrics_text().contains("code=\"internal\"} 1\n"));
+}
+
+#[test]
+fn every_rejected_call_is_counted_by_its_status() {
+    let server = GrpcServer::start_ratelimit(FILE, RatelimitOptions::default());
+    let mut client = server.connect();
+    let count = |code: &str| {
+        let metrics = server.gate.metrics_text();
+        let series = format!("tollgate_rejected_total{{protocol=\"grpc\",code=\"{code}\"}} ");
+        let line = metrics.lines().find_map(|line| line.strip_prefix(&series));
+        line.unwrap_or_else(|| panic!("{series} in {metrics}")).to_owned()
+    };
+    client.call(SHOULD_RATE_LIMIT, &request("", vec![one("user", "u")]).encode_to_vec());
+    client.call(SHOULD_RATE_LIMIT, &[0xff; 64]);
+    client.call("/no.such.Service/Method", &[]);
+    client.should_rate_limit(&request("shop", vec![one("user", "u")]));
+    assert_eq!(
+        ["invalid_argument", "internal", "unimplemented", "unavailable"].map(count),
+        ["1", "1", "1", "0"]
+    );
+}
+
+#[test]
 fn what_makes_no_sense_is_told_and_the_next_request_is_answered() {
     let server = GrpcServer::start_ratelimit(FILE, RatelimitOptions::default());
     let mut client = server.connect();
@@ -282,7 +377,6 @@ fn what_makes_no_sense_is_told_and_the_next_request_is_answered() {
             11,
             "a message has at most",
         ),
-        (request("shop", vec![one("", "u")]), 3, "descriptor 0"),
         (request("shop", vec![one("user", &long)]), 3, "descriptor 0"),
         (request("shop", vec![descriptor(&[("a", "b"); 65])]), 3, "descriptor 0"),
         (request(&long, vec![one("user", "u")]), 3, "the domain has more than"),

@@ -9,6 +9,7 @@
 
 mod protocols;
 mod server;
+mod zero_limits;
 
 use protocols::{PROTOCOLS, TestAttempt, TestVerdict, check, forward, gateway_view};
 use server::TestServer;

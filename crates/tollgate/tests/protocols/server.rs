@@ -5,13 +5,14 @@ use std::sync::Arc;
 use tokio::runtime::Runtime;
 use tollgate::server::gate::{Gate, Phase};
 use tollgate::server::grpc::{self, GrpcSettings};
+use tollgate::server::headers::Dialects;
 use tollgate::server::http::{self, Forward, Gateway, HttpSettings, RequestField};
 use tollgate::server::net::listen::{Address, Listener};
 use tollgate::server::resp::{self, RespSettings};
 use tollgate::server::store::AnyStore;
 use tollgate_limiter::core::network::Networks;
 use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::{ParserOptions, RulesParser};
+use tollgate_limiter::core::rules::{ParserOptions, RuleSet, RulesParser};
 use tollgate_limiter::core::yaml;
 use tollgate_test_kit::one_thread_runtime;
 
@@ -39,6 +40,11 @@ impl TestServer {
         let mut reader = RulesParser::new(ParserOptions::default());
         reader.add_file(&node);
         let rules = reader.finish().unwrap_or_else(|problems| panic!("{problems:?}")).rules;
+        Self::serve(rules, Dialects::default(), store)
+    }
+
+    /// With headers of these dialects.
+    pub(crate) fn serve(rules: RuleSet, headers: Dialects, store: impl FnOnce() -> AnyStore) -> Self {
         let runtime = one_thread_runtime();
         // The shared store spawns its connection when it is created.
         let gate = runtime.block_on(async { Arc::new(Gate::new(rules, store())) });
@@ -58,6 +64,7 @@ impl TestServer {
             listener,
             Arc::clone(&gate),
             HttpSettings {
+                headers,
                 forward: Some(forward()),
                 ..HttpSettings::default()
             },
@@ -69,7 +76,11 @@ impl TestServer {
             RespSettings::default(),
             never(),
         ));
-        runtime.spawn(grpc::serve(calls, Arc::clone(&gate), GrpcSettings::default(), never()));
+        let settings = GrpcSettings {
+            headers,
+            ..GrpcSettings::default()
+        };
+        runtime.spawn(grpc::serve(calls, Arc::clone(&gate), settings, never()));
         Self {
             gate,
             http,

@@ -8,6 +8,7 @@ use super::unary::{MESSAGE_BYTES_MAX, ReplyBody, encode, error_response, message
 use crate::server::auth::tokens::Rights;
 use crate::server::gate::Gate;
 use crate::server::net::memory_budget::MemoryBudget;
+use crate::server::panic_guard::{PANIC_TEXT, guard};
 use crate::server::rls::request::is_refund;
 use crate::server::rls::{self, FILE_DESCRIPTOR_SET, RateLimitRequest, RateLimitResponse, RlsError};
 use crate::server::telemetry::Protocol;
@@ -43,12 +44,25 @@ impl GrpcService {
         }
     }
 
-    /// The response to a call.
+    /// The response to a call. A call without a verdict is counted.
     pub(super) async fn respond(&self, request: Request<Incoming>) -> Response<ReplyBody> {
+        let decided = guard(&self.gate, Protocol::Grpc, pin!(self.decide(request))).await;
+        let status = match decided {
+            Some(Ok(response)) => return response,
+            Some(Err(status)) => status,
+            None => Status::internal(PANIC_TEXT),
+        };
+        self.gate.metrics().faults.add_rejected(&status);
+        error_response(status)
+    }
+
+    async fn decide(&self, request: Request<Incoming>) -> Result<Response<ReplyBody>, Status> {
         if !is_grpc(request.headers()) {
+            let status = Status::invalid_argument("the content type is not application/grpc");
+            self.gate.metrics().faults.add_rejected(&status);
             let mut response = Response::new(ReplyBody::Other(Body::empty()));
             *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-            return response;
+            return Ok(response);
         }
         let limit = match requested_timeout(request.headers()) {
             Some(limit) => limit.min(self.settings.call_timeout),
@@ -56,13 +70,15 @@ impl GrpcService {
         };
         if request.uri().path() != rls::SHOULD_RATE_LIMIT_PATH {
             let output = run_within(limit, (self.other_services)(request)).await;
-            return output.map_or_else(deadline_exceeded, |response| response.map(ReplyBody::Other));
+            let response = output.ok_or_else(deadline_exceeded)?;
+            if let Some(status) = Status::from_header_map(response.headers()) {
+                self.gate.metrics().faults.add_rejected(&status);
+            }
+            return Ok(response.map(ReplyBody::Other));
         }
-        match run_within(limit, pin!(self.should_rate_limit(request))).await {
-            None => deadline_exceeded(),
-            Some(Ok(response)) => encode(&response),
-            Some(Err(status)) => error_response(status),
-        }
+        let output = run_within(limit, pin!(self.should_rate_limit(request))).await;
+        let response = output.ok_or_else(deadline_exceeded)??;
+        Ok(encode(&response))
     }
 
     async fn should_rate_limit(&self, request: Request<Incoming>) -> Result<RateLimitResponse, Status> {
@@ -102,8 +118,8 @@ impl GrpcService {
     }
 }
 
-fn deadline_exceeded() -> Response<ReplyBody> {
-    error_response(Status::deadline_exceeded("deadline exceeded"))
+fn deadline_exceeded() -> Status {
+    Status::deadline_exceeded("deadline exceeded")
 }
 
 /// Health, reflection, and the error for unknown services. They need no token, like health over HTTP.

@@ -21,6 +21,7 @@ use crate::server::auth::tokens::Rights;
 use crate::server::gate::{Gate, Phase};
 use crate::server::net::idle::RequestGuard;
 use crate::server::net::memory_budget::MemoryBudget;
+use crate::server::panic_guard::{self, PANIC_TEXT, guard_now};
 use crate::server::telemetry::{Protocol, Telemetry};
 use bytes::Bytes;
 use http_body_util::Full;
@@ -28,6 +29,7 @@ use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::Arc;
 
 /// The OpenAPI document of this API.
@@ -114,15 +116,26 @@ impl HttpService {
 
     /// Routes a request, before anything is awaited.
     pub(super) fn route(&self, request: Request<Incoming>, peer: IpAddr) -> RoutedRequest {
-        match self.match_route(&request) {
+        let matched = guard_now(&self.gate, Protocol::Http, || self.match_route(&request));
+        match matched.unwrap_or_else(|| Err(panicked())) {
             Ok(Route::Check) => RoutedRequest::Check(request.into()),
             Ok(route) => RoutedRequest::Other(route, Box::new(request), peer),
             Err(problem) => RoutedRequest::Rejected(Box::new(problem)),
         }
     }
 
+    /// The response to a request, also to one that panics.
+    pub(super) async fn respond_guarded(&self, routed: RoutedRequest, guard: RequestGuard) -> Response<Full<Bytes>> {
+        let protocol = match routed {
+            RoutedRequest::Other(Route::Forward, ..) => Protocol::Forward,
+            _ => Protocol::Http,
+        };
+        let responded = panic_guard::guard(&self.gate, protocol, pin!(self.respond(routed, guard))).await;
+        responded.unwrap_or_else(|| panicked().into_response())
+    }
+
     /// The response to a request.
-    pub(super) async fn respond(&self, routed: RoutedRequest, guard: RequestGuard) -> Response<Full<Bytes>> {
+    async fn respond(&self, routed: RoutedRequest, guard: RequestGuard) -> Response<Full<Bytes>> {
         let mut response = match routed {
             RoutedRequest::Check(sent) => self.check(sent, &guard).await,
             RoutedRequest::Other(route, request, peer) => Box::pin(self.dispatch(route, *request, peer, &guard)).await,
@@ -254,6 +267,11 @@ impl HttpService {
         let (budget, timeout) = (&self.body_budget, limits.body_timeout);
         read(request.into(), budget, limits.batch_bytes, timeout, guard).await
     }
+}
+
+/// The problem of a request that panicked.
+fn panicked() -> ProblemDetails {
+    ProblemDetails::new(StatusCode::INTERNAL_SERVER_ERROR, PANIC_TEXT)
 }
 
 fn metrics(gate: &Gate) -> Response<Full<Bytes>> {

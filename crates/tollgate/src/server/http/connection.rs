@@ -62,7 +62,7 @@ impl FrontEnd for HttpService {
             let guard = activity.start_request(request.version() == Version::HTTP_2);
             let routed = local_service.route(request, peer);
             let service = Arc::clone(&local_service);
-            async move { Ok::<_, Infallible>(service.respond(routed, guard).await) }
+            async move { Ok::<_, Infallible>(service.respond_guarded(routed, guard).await) }
         });
         let io = TokioIo::new(stream);
         match version {

@@ -7,6 +7,7 @@ use super::reply_writer::{ReplyWriter, RespVersion};
 use super::session::{Command, Session};
 use super::throttle::{STORE_ERROR, Throttle, ThrottleOp};
 use super::transaction::{Transaction, TransactionStep};
+use crate::server::panic_guard::{PANIC_TEXT, guard, guard_now};
 use crate::server::telemetry::Protocol;
 use futures_util::future::join_all;
 use std::pin::pin;
@@ -18,6 +19,10 @@ use tollgate_limiter::{Fingerprint, ThrottleLimiter};
 #[derive(Debug, Default)]
 pub(super) struct ReplyBatch {
     pub(super) out: Vec<u8>,
+    /// The length of `out` up to the last complete reply.
+    complete: usize,
+    /// Commands whose reply is not complete.
+    unanswered: usize,
     /// Charges of `CL.THROTTLE` whose replies come next.
     charges: Vec<Charge<Fingerprint>>,
 }
@@ -25,7 +30,8 @@ pub(super) struct ReplyBatch {
 /// Charges that are settled at once: their slots in memory are prefetched at once.
 const PREFETCH_BATCH: usize = 16;
 
-/// Executes all complete commands of `input` in one poll, and returns the bytes they take.
+/// Executes all complete commands of `input` in one poll, and returns the bytes they take. A command that panics is
+/// answered with an error, and so are the calls of its batch.
 pub(super) fn run_inline(
     service: &RespService,
     throttles: &ThrottleLimiter,
@@ -33,25 +39,52 @@ pub(super) fn run_inline(
     input: &[u8],
     batch: &mut ReplyBatch,
 ) -> Result<usize, DecodeError> {
-    let mut arguments = Arguments::new();
     let mut used = 0;
+    loop {
+        let run = || run_commands(service, throttles, session, input, &mut used, batch);
+        if let Some(end) = guard_now(&service.gate, Protocol::Resp, run) {
+            return end.map(|()| used);
+        }
+        if !batch.recover() {
+            // No command was decoded, so the start of the next one is not known.
+            session.is_closing = true;
+            return Ok(used);
+        }
+    }
+}
+
+/// Executes all complete commands of `input` behind the first `used` bytes, and moves `used` behind each.
+fn run_commands(
+    service: &RespService,
+    throttles: &ThrottleLimiter,
+    session: &mut Session,
+    input: &[u8],
+    used: &mut usize,
+    batch: &mut ReplyBatch,
+) -> Result<(), DecodeError> {
+    let mut arguments = Arguments::new();
     let end = loop {
-        let rest = input.get(used..).unwrap_or_default();
+        let rest = input.get(*used..).unwrap_or_default();
         let bytes = match decode(rest, &mut arguments) {
             Ok(Some(bytes)) => bytes,
-            Ok(None) => break Ok(used),
+            Ok(None) => break Ok(()),
             Err(error) => break Err(error),
         };
-        used += bytes;
+        *used += bytes;
+        batch.unanswered += 1;
         if session.has_transaction() {
             // No charges are pending: `MULTI` has settled those before it.
             let mut replies = ReplyWriter(&mut batch.out);
             let bytes = rest.get(..bytes).unwrap_or_default();
             match session.step_transaction(arguments.all(), bytes, &mut replies) {
-                TransactionStep::Answered => continue,
+                TransactionStep::Answered => {
+                    batch.complete(1);
+                    continue;
+                }
                 TransactionStep::Immediate => {}
                 TransactionStep::Execute(transaction) => {
                     replies.array(transaction.commands() as u64);
+                    batch.complete(1);
                     // No further level: `MULTI` and `EXEC` are never queued.
                     let executed = run_inline(service, throttles, session, transaction.queue(), batch);
                     debug_assert_eq!(
@@ -82,12 +115,14 @@ pub(super) fn run_inline(
         let pending = match command {
             Err(error) => {
                 replies.error(&error);
+                batch.complete(1);
                 continue;
             }
             Ok(Command::Immediate) => {
                 session.execute(arguments.all(), &service.settings, &mut replies);
+                batch.complete(1);
                 if session.is_closing {
-                    break Ok(used);
+                    break Ok(());
                 }
                 continue;
             }
@@ -95,7 +130,10 @@ pub(super) fn run_inline(
             Ok(Command::Check(check)) => PendingReply::Check(check),
         };
         match pin!(pending.reply(service, session.version)).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(reply) => batch.out.extend(reply),
+            Poll::Ready(reply) => {
+                batch.out.extend(reply);
+                batch.complete(1);
+            }
             Poll::Pending => unreachable!("the memory store completes in one poll"),
         }
     };
@@ -108,6 +146,27 @@ impl ReplyBatch {
     pub(super) fn clear(&mut self) {
         self.out.clear();
         self.charges.clear();
+        (self.complete, self.unanswered) = (0, 0);
+    }
+
+    /// Notes that the replies of so many commands are complete.
+    #[inline]
+    fn complete(&mut self, commands: usize) {
+        self.complete = self.out.len();
+        self.unanswered = self.unanswered.saturating_sub(commands);
+    }
+
+    /// Answers the commands without a complete reply with an error, after one of them panicked. False if there are none.
+    #[cold]
+    fn recover(&mut self) -> bool {
+        let unanswered = std::mem::take(&mut self.unanswered);
+        self.charges.clear();
+        self.out.truncate(self.complete);
+        for _ in 0..unanswered.max(1) {
+            self.out.extend(panic_reply());
+        }
+        self.complete = self.out.len();
+        unanswered > 0
     }
 
     #[inline]
@@ -115,12 +174,14 @@ impl ReplyBatch {
         if self.charges.is_empty() {
             return;
         }
-        let Self { out, charges } = self;
+        let Self { out, charges, .. } = self;
         let mut replies = ReplyWriter(out);
         service
             .gate
             .throttle_each(throttles, charges, Protocol::Resp, |reply| replies.throttle(reply));
+        let commands = charges.len();
         charges.clear();
+        self.complete(commands);
     }
 }
 
@@ -174,11 +235,10 @@ async fn run_until_exec(
             Err(error) => break SegmentEnd::Invalid(error),
         };
         used += length;
-        let mut bytes = Vec::new();
-        let mut writer = ReplyWriter(&mut bytes);
         if session.has_transaction() {
+            let mut bytes = Vec::new();
             let command = rest.get(..length).unwrap_or_default();
-            match session.step_transaction(arguments.all(), command, &mut writer) {
+            match session.step_transaction(arguments.all(), command, &mut ReplyWriter(&mut bytes)) {
                 TransactionStep::Answered => {
                     pending.push((PendingReply::Ready(bytes), session.version));
                     continue;
@@ -187,18 +247,23 @@ async fn run_until_exec(
                 TransactionStep::Execute(transaction) => break SegmentEnd::Exec(transaction),
             }
         }
-        let reply = match session.parse_command(arguments.all()) {
-            Err(error) => {
-                writer.error(&error);
-                PendingReply::Ready(bytes)
+        let start = || {
+            let mut bytes = Vec::new();
+            match session.parse_command(arguments.all()) {
+                Err(error) => {
+                    ReplyWriter(&mut bytes).error(&error);
+                    PendingReply::Ready(bytes)
+                }
+                Ok(Command::Immediate) => {
+                    session.execute(arguments.all(), &service.settings, &mut ReplyWriter(&mut bytes));
+                    PendingReply::Ready(bytes)
+                }
+                Ok(Command::Throttle(call)) => PendingReply::Throttle(call),
+                Ok(Command::Check(check)) => PendingReply::Check(check),
             }
-            Ok(Command::Immediate) => {
-                session.execute(arguments.all(), &service.settings, &mut writer);
-                PendingReply::Ready(bytes)
-            }
-            Ok(Command::Throttle(call)) => PendingReply::Throttle(call),
-            Ok(Command::Check(check)) => PendingReply::Check(check),
         };
+        let reply = guard_now(&service.gate, Protocol::Resp, start);
+        let reply = reply.unwrap_or_else(|| PendingReply::Ready(panic_reply()));
         pending.push((reply, session.version));
         if session.is_closing {
             break SegmentEnd::Input;
@@ -211,13 +276,20 @@ async fn run_until_exec(
         if is_refund {
             replies.extend(join_all(in_flight.drain(..)).await.concat());
         }
-        in_flight.push(reply.reply(service, version));
+        in_flight.push(reply.guarded(service, version));
         if is_refund {
             replies.extend(join_all(in_flight.drain(..)).await.concat());
         }
     }
     replies.extend(join_all(in_flight).await.concat());
     (used, end)
+}
+
+/// The reply to a command that panicked.
+fn panic_reply() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    ReplyWriter(&mut bytes).error(&format!("ERR {PANIC_TEXT}"));
+    bytes
 }
 
 /// A reply that is ready, or needs a decision.
@@ -230,6 +302,12 @@ enum PendingReply<'a> {
 impl PendingReply<'_> {
     fn is_refund(&self) -> bool {
         matches!(self, Self::Throttle(call) if matches!(call.op, ThrottleOp::Refund(_)))
+    }
+
+    /// The reply; an error if the command panics.
+    async fn guarded(self, service: &RespService, version: RespVersion) -> Vec<u8> {
+        let reply = guard(&service.gate, Protocol::Resp, pin!(self.reply(service, version))).await;
+        reply.unwrap_or_else(panic_reply)
     }
 
     async fn reply(self, service: &RespService, version: RespVersion) -> Vec<u8> {

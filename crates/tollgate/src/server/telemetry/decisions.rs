@@ -75,7 +75,7 @@ const RESULTS: [(ResultLabel, &str); 4] = [
 /// The label `rule` of `CL.THROTTLE`. No rule id contains brackets.
 const THROTTLED: &str = "(CL.THROTTLE)";
 const SOURCES: [Source; Source::ALL.len()] = Source::ALL;
-const PROTOCOLS: [(Protocol, &str); 4] = [
+pub(super) const PROTOCOLS: [(Protocol, &str); 4] = [
     (Protocol::Http, "http"),
     (Protocol::Grpc, "grpc"),
     (Protocol::Resp, "resp"),
