@@ -1,13 +1,17 @@
 //! YAML 1.2 as a tree with locations: the form of configuration and rules.
 //!
 //! The text is untrusted: its size, depth and number of nodes are bounded. Features that make YAML dangerous or
-//! surprising are rejected with their location: anchors and aliases, tags, several documents, duplicate keys.
+//! surprising are rejected with their location: anchors and aliases, tags, several documents, duplicate keys. Files that
+//! were written for another program may have anchors, and later documents, which are not read.
 
+mod aliases;
 mod node;
 mod syntax;
 
+pub use aliases::ALIASED_MAX;
 pub use node::{Fields, MapKey, Node, NodeKind};
 
+use self::aliases::{AliasError, Anchors};
 use crate::text::problem::{Location, Origin, Problem, Problems};
 use granit_parser::{Event, Marker, Parser, ScalarStyle, Span};
 use std::collections::HashMap;
@@ -18,7 +22,45 @@ use std::sync::Arc;
 /// # Errors
 /// All problems of the document as YAML, or the one at which parsing stopped.
 pub fn parse(origin: &Arc<Origin>) -> Result<Node, Vec<Problem>> {
-    let mut builder = TreeBuilder::new(origin);
+    build(origin, None)
+}
+
+/// Reads the first document of a text that was written for another program: anchors, aliases and merge keys are expanded,
+/// at most [`ALIASED_MAX`] values, and later documents are not read.
+///
+/// # Errors
+/// All problems of the document as YAML, or the one at which parsing stopped.
+pub fn parse_first_document(origin: &Arc<Origin>) -> Result<Node, Vec<Problem>> {
+    build(origin, Some(Anchors::default()))
+}
+
+/// The start of the second document of a text, if it holds something.
+pub fn second_document(origin: &Arc<Origin>) -> Option<Location> {
+    // Few texts have a line that starts one.
+    if !origin.text.contains("\n---") && !origin.text.contains("\n...") || origin.text.len() > BYTES_MAX {
+        return None;
+    }
+    let builder = TreeBuilder::new(origin, None);
+    let mut documents = 0;
+    let mut start = None;
+    for event in Parser::new_from_str_with_options(&origin.text, parser_options()) {
+        match event {
+            Ok((Event::DocumentStart(..), span)) => {
+                documents += 1;
+                start = Some(builder.location(&span.start, None));
+            }
+            Ok((Event::Scalar(text, ScalarStyle::Plain, ..), _)) if documents > 1 && text.is_empty() => return None,
+            Ok((Event::DocumentEnd, _)) if documents > 1 => return None,
+            Ok((Event::StreamEnd, _)) | Err(_) if documents <= 1 => return None,
+            Ok(_) if documents <= 1 => {}
+            Ok(_) | Err(_) => return start,
+        }
+    }
+    None
+}
+
+fn build(origin: &Arc<Origin>, anchors: Option<Anchors>) -> Result<Node, Vec<Problem>> {
+    let mut builder = TreeBuilder::new(origin, anchors);
     builder.run();
     if builder.problems.has_errors() {
         return Err(builder.problems.sorted());
@@ -43,12 +85,15 @@ struct TreeBuilder<'o> {
     root: Option<Node>,
     documents: usize,
     nodes: usize,
+    /// None where anchors are rejected.
+    anchors: Option<Anchors>,
     problems: Problems,
 }
 
 /// A list or a map whose end was not parsed yet.
 struct OpenNode {
     location: Location,
+    anchor: usize,
     children: Children,
 }
 
@@ -69,13 +114,14 @@ enum Expecting {
 }
 
 impl<'o> TreeBuilder<'o> {
-    fn new(origin: &'o Arc<Origin>) -> Self {
+    fn new(origin: &'o Arc<Origin>, anchors: Option<Anchors>) -> Self {
         Self {
             origin,
             open: Vec::new(),
             root: None,
             documents: 0,
             nodes: 0,
+            anchors,
             problems: Problems::new(),
         }
     }
@@ -91,13 +137,7 @@ impl<'o> TreeBuilder<'o> {
             );
             return;
         }
-        let options = granit_parser::options! {
-            emit_comments: false,
-            emit_unresolved_aliases: true,
-            flow_nesting_limit: DEPTH_MAX,
-            block_nesting_limit: DEPTH_MAX,
-        };
-        for event in Parser::new_from_str_with_options(&self.origin.text, options) {
+        for event in Parser::new_from_str_with_options(&self.origin.text, parser_options()) {
             let proceed = match event {
                 Ok((event, span)) => self.handle_event(event, span),
                 Err(error) => {
@@ -117,6 +157,9 @@ impl<'o> TreeBuilder<'o> {
         match event {
             Event::DocumentStart(..) => {
                 self.documents += 1;
+                if self.documents > 1 && self.anchors.is_some() {
+                    return false;
+                }
                 if self.documents > 1 {
                     let location = self.location(&span.start, None);
                     self.problems.error_with(
@@ -135,52 +178,102 @@ impl<'o> TreeBuilder<'o> {
                 } else {
                     NodeKind::Text(text.into())
                 };
-                return self.count_node(&location) && self.attach(Node { location, kind });
+                let node = Node { location, kind };
+                self.keep_anchor(anchor, &node);
+                return self.count_node(&node.location) && self.attach(node);
             }
             Event::SequenceStart(_, anchor, tag) => {
                 self.reject_anchors_and_tags(&span, anchor, tag.is_some());
-                return self.open_node(&span, Children::List(Vec::new()));
+                return self.open_node(&span, anchor, Children::List(Vec::new()));
             }
             Event::MappingStart(_, anchor, tag) => {
                 self.reject_anchors_and_tags(&span, anchor, tag.is_some());
                 let entries = Vec::new();
                 let expecting = Expecting::Key;
-                return self.open_node(&span, Children::Map { entries, expecting });
+                return self.open_node(&span, anchor, Children::Map { entries, expecting });
             }
             Event::SequenceEnd | Event::MappingEnd => {
-                let Some(OpenNode { location, children }) = self.open.pop() else {
+                let Some(OpenNode {
+                    location,
+                    anchor,
+                    children,
+                }) = self.open.pop()
+                else {
                     return true;
                 };
                 let kind = match children {
                     Children::List(items) => NodeKind::List(items),
-                    Children::Map { entries, .. } => {
+                    Children::Map { mut entries, .. } => {
+                        if self.anchors.is_some() {
+                            entries = aliases::merge(entries);
+                        }
                         self.reject_duplicate_keys(&entries);
                         NodeKind::Map(entries)
                     }
                 };
-                return self.attach(Node { location, kind });
+                let node = Node { location, kind };
+                self.keep_anchor(anchor, &node);
+                return self.attach(node);
             }
-            Event::Alias(_) | Event::UnresolvedAlias(_) => {
-                let location = self.location(&span.start, Some(&span.end));
-                self.problems
-                    .error_with(&location, "aliases are not supported", "repeat the value here");
-                let kind = NodeKind::Null;
-                return self.count_node(&location) && self.attach(Node { location, kind });
-            }
+            Event::Alias(anchor) => return self.attach_alias(&span, Some(anchor)),
+            Event::UnresolvedAlias(_) => return self.attach_alias(&span, None),
             // Not part of a document, or not enabled.
             _ => {}
         }
         true
     }
 
-    fn open_node(&mut self, span: &Span, children: Children) -> bool {
+    /// Adds the value of an alias, or reports that there is none. True if parsing continues.
+    fn attach_alias(&mut self, span: &Span, anchor: Option<usize>) -> bool {
+        let location = self.location(&span.start, Some(&span.end));
+        let resolved = match (&mut self.anchors, anchor) {
+            (Some(anchors), Some(anchor)) => anchors.resolve(anchor, self.open.len()),
+            (Some(_), None) => Err(AliasError::Unknown),
+            (None, _) => {
+                self.problems
+                    .error_with(&location, "aliases are not supported", "repeat the value here");
+                let kind = NodeKind::Null;
+                return self.count_node(&location) && self.attach(Node { location, kind });
+            }
+        };
+        match resolved {
+            Ok(node) => self.count_node(&location) && self.attach(node),
+            Err(AliasError::Unknown) => {
+                let hint = "write `&name` before the value, further up";
+                self.problems.error_with(&location, "no value has this anchor", hint);
+                false
+            }
+            Err(AliasError::TooMany) => {
+                let text = format!("the aliases stand for more than {ALIASED_MAX} values");
+                self.problems
+                    .error_with(&location, text, "use fewer, or split the file");
+                false
+            }
+            Err(AliasError::TooDeep) => {
+                self.problems.push(syntax::too_deep(&location));
+                false
+            }
+        }
+    }
+
+    fn keep_anchor(&mut self, anchor: usize, node: &Node) {
+        if let Some(anchors) = &mut self.anchors {
+            anchors.add(anchor, node);
+        }
+    }
+
+    fn open_node(&mut self, span: &Span, anchor: usize, children: Children) -> bool {
         let location = self.location(&span.start, None);
         if self.open.len() >= DEPTH_MAX {
             self.problems.push(syntax::too_deep(&location));
             return false;
         }
         let proceed = self.count_node(&location);
-        self.open.push(OpenNode { location, children });
+        self.open.push(OpenNode {
+            location,
+            anchor,
+            children,
+        });
         proceed
     }
 
@@ -224,7 +317,7 @@ impl<'o> TreeBuilder<'o> {
     }
 
     fn reject_anchors_and_tags(&mut self, span: &Span, anchor: usize, tagged: bool) {
-        if anchor != 0 {
+        if anchor != 0 && self.anchors.is_none() {
             let location = self.location(&span.start, Some(&span.end));
             self.problems.error_with(
                 &location,
@@ -271,6 +364,15 @@ impl<'o> TreeBuilder<'o> {
             column: number(start.col().saturating_add(1)),
             width: number(width),
         }
+    }
+}
+
+fn parser_options() -> granit_parser::Options {
+    granit_parser::options! {
+        emit_comments: false,
+        emit_unresolved_aliases: true,
+        flow_nesting_limit: DEPTH_MAX,
+        block_nesting_limit: DEPTH_MAX,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Parses descriptor files. Error texts are those of envoyproxy/ratelimit, because alerts search for them; locations
 //! and hints are ours.
 
+mod go_scalar;
 mod load_error;
 mod native_limit;
 mod unit;
@@ -16,7 +17,7 @@ pub(super) use self::wildcard::Pattern;
 use super::lint::lint;
 use super::tree::{DescriptorLevel, DescriptorLimit, DescriptorNode as Descriptor, Descriptors};
 use crate::problem::{Problem, Problems, did_you_mean};
-use crate::yaml::{Fields, Node, NodeKind, excerpt};
+use crate::yaml::{self, Fields, Node, NodeKind, excerpt};
 use std::collections::hash_map::Entry;
 
 /// True if a file is a descriptor file and not one of rules: it has `descriptors`.
@@ -51,14 +52,22 @@ impl DescriptorFiles {
     /// Adds one file.
     pub fn add_file(&mut self, node: &Node) {
         self.check_keys(node, &[]);
-        let NodeKind::Map(_) = node.kind else {
-            self.problems.error_with(
-                &node.location,
-                "config file cannot have empty domain",
-                "start it with `domain: …` and put `descriptors:` below it",
-            );
-            return;
-        };
+        self.warn_second_document(node);
+        let start = "start it with `domain: …` and put `descriptors:` below it";
+        match node.kind {
+            NodeKind::Map(_) => {}
+            NodeKind::Null => {
+                let text = "config file cannot have empty domain";
+                self.problems.error_with(&node.location, text, start);
+                return;
+            }
+            _ => {
+                read_value(&mut self.problems, |problems| {
+                    node.report_unexpected("a map with `domain` and `descriptors`", start, problems);
+                });
+                return;
+            }
+        }
         let errors = self.problems.error_count();
         let Some(fields) = node.fields("a file", &KEYS, &mut Problems::new()) else {
             return;
@@ -88,6 +97,15 @@ impl DescriptorFiles {
         } else {
             // Reserves the domain, so that the next file with it is reported as a duplicate.
             self.descriptors.domains.entry(domain.into()).or_default();
+        }
+    }
+
+    /// Warns that only the first document of a file is read.
+    fn warn_second_document(&mut self, node: &Node) {
+        if let Some(location) = yaml::second_document(&node.location.origin) {
+            let text = "a second document starts here; only the first is read, and these limits are ignored";
+            let hint = "move it into a file of its own, with a domain of its own";
+            self.problems.push(Problem::warning(&location, text).with_hint(hint));
         }
     }
 
@@ -243,6 +261,10 @@ impl DescriptorFiles {
             None => Some(0),
             Some(node) => {
                 let max = u64::from(u32::MAX);
+                let given = node.scalar().and_then(go_scalar::parse_integer);
+                if let Some(requests) = given.and_then(|given| u32::try_from(given).ok()) {
+                    return Some(requests);
+                }
                 let parse = |problems: &mut Problems| node.integer("a number of requests", 0..=max, problems);
                 let number = read_value(&mut self.problems, parse);
                 number.and_then(|number| u32::try_from(number).ok())
@@ -293,7 +315,10 @@ impl DescriptorFiles {
 
     fn parse_flag(&mut self, fields: &Fields<'_>, key: &str) -> bool {
         let node = fields.find(key).filter(|node| !node.is_null());
-        let flag = |node: &Node| read_value(&mut self.problems, |problems| node.flag(problems));
+        let flag = |node: &Node| match node.scalar().and_then(go_scalar::parse_bool) {
+            Some(flag) => Some(flag),
+            None => read_value(&mut self.problems, |problems| node.flag(problems)),
+        };
         node.and_then(flag).unwrap_or_default()
     }
 
@@ -367,6 +392,9 @@ impl DescriptorFiles {
 }
 
 fn is_integer(text: &str) -> bool {
+    if go_scalar::parse_integer(text).is_some() {
+        return true;
+    }
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     digits.bytes().all(|byte| byte.is_ascii_digit())
 }

@@ -3,13 +3,12 @@
 use super::{DescriptorFiles, Descriptors, Unit};
 use crate::problem::Origin;
 use crate::rules::Attribute;
-use crate::yaml;
 
 fn read(merge_domains: bool, texts: &[&str]) -> Result<(Descriptors, Vec<String>), Vec<String>> {
     let mut files = DescriptorFiles::new(merge_domains);
     for (number, text) in texts.iter().enumerate() {
         let origin = Origin::new(format!("{number}.yaml"), *text);
-        files.add_file(&yaml::parse(&origin).unwrap_or_else(|problems| panic!("{problems:?}")));
+        files.add_file(&super::parse(&origin).unwrap_or_else(|problems| panic!("{problems:?}")));
     }
     let texts = |problems: Vec<crate::problem::Problem>| problems.into_iter().map(|problem| problem.text).collect();
     match files.finish() {
@@ -153,6 +152,15 @@ fn what_cannot_be_used_is_told_in_the_words_its_users_know() {
     for (text, expected) in [
         ("descriptors: []", "config file cannot have empty domain"),
         ("domain: \"\"", "config file cannot have empty domain"),
+        ("", "config file cannot have empty domain"),
+        (
+            "- domain: d\n",
+            "error loading config file: expected a map with `domain` and `descriptors`, found a list",
+        ),
+        (
+            "d",
+            "error loading config file: expected a map with `domain` and `descriptors`, found a text",
+        ),
         ("domain: d\ndescriptors: [{ value: x }]", "descriptor has empty key"),
         (
             "domain: d\ndescriptors: [{ key: key1, value: value1 }, { key: key1, value: value1 }]",
@@ -267,12 +275,35 @@ fn numbers_flags_and_levels_are_those_that_the_guide_tells() {
         );
         found(&valid(&file), "d", "a=x").map(|(requests, ..)| requests)
     };
-    assert_eq!((limit("010"), limit("1_000")), (Some(10), Some(1_000)));
-    for flag in ["yes", "on"] {
-        let file = format!("domain: d\ndescriptors: [{{ key: a, shadow_mode: {flag}, rate_limit: {{ unit: day }} }}]");
-        let problems = read(false, &[&file]).unwrap_err();
-        assert!(problems[0].starts_with("error loading config file: `"), "{problems:?}");
+    for (text, requests) in [
+        ("010", 8),
+        ("1_000", 1_000),
+        ("0x10", 16),
+        ("0b11", 3),
+        ("0o17", 15),
+        ("08", 8),
+    ] {
+        assert_eq!(limit(text), Some(requests), "{text}");
     }
+    for (flag, expected) in [
+        ("yes", true),
+        ("On", true),
+        ("y", true),
+        ("true", true),
+        ("no", false),
+        ("OFF", false),
+    ] {
+        let file = format!("domain: d\ndescriptors: [{{ key: a, shadow_mode: {flag}, rate_limit: {{ unit: day }} }}]");
+        let descriptors = valid(&file);
+        let is_shadow = descriptors.find("d", &entries("a=x")).unwrap().limit.shadow;
+        assert_eq!(is_shadow, expected, "{flag}");
+    }
+    let file = "domain: d\ndescriptors: [{ key: a, shadow_mode: perhaps, rate_limit: { unit: day } }]";
+    let problems = read(false, &[file]).unwrap_err();
+    assert!(problems[0].starts_with("error loading config file: `"), "{problems:?}");
+    // As a value it stays what was written.
+    let descriptors = valid("domain: d\ndescriptors: [{ key: a, value: yes, rate_limit: { unit: day } }]");
+    assert!(found(&descriptors, "d", "a=yes").is_some() && found(&descriptors, "d", "a=true").is_none());
     let nested = |levels: usize| {
         let open = "[{ key: a, descriptors: ".repeat(levels - 1);
         let file = format!(
@@ -282,6 +313,73 @@ fn numbers_flags_and_levels_are_those_that_the_guide_tells() {
         super::parse(&Origin::new("d.yaml", file)).is_ok()
     };
     assert!(nested(15) && !nested(16));
+}
+
+#[test]
+fn anchors_are_expanded_and_only_the_first_document_is_read() {
+    let file = "domain: d
+descriptors:
+- key: a
+  rate_limit: &daily { unit: day, requests_per_unit: 5 }
+- key: b
+  rate_limit: *daily
+- key: c
+  rate_limit: { <<: *daily, requests_per_unit: 7 }
+- key: e
+  rate_limit: { requests_per_unit: 7, <<: [{ unit: hour }, *daily] }
+";
+    let documents = [
+        (file.to_owned(), 0),
+        (format!("---\n{file}---\n"), 0),
+        (format!("{file}...\n"), 0),
+        (format!("{file}---\ndomain: other\n"), 1),
+        (format!("{file}---\n[\n"), 1),
+    ];
+    for (text, warnings) in documents {
+        let (descriptors, found_warnings) = read(false, &[&text]).unwrap_or_else(|problems| panic!("{problems:?}"));
+        let ignored = |warning: &&String| warning.contains("only the first is read");
+        assert_eq!(
+            found_warnings.iter().filter(ignored).count(),
+            warnings,
+            "{text}\n{found_warnings:?}"
+        );
+        for (descriptor, requests, unit) in [
+            ("a=x", 5, Unit::Day),
+            ("b=x", 5, Unit::Day),
+            ("c=x", 7, Unit::Day),
+            ("e=x", 5, Unit::Hour),
+        ] {
+            let (found_requests, found_unit, _) = found(&descriptors, "d", descriptor).unwrap();
+            assert_eq!((found_requests, found_unit), (requests, unit), "{descriptor}");
+        }
+        assert!(found(&descriptors, "other", "a=x").is_none());
+    }
+}
+
+#[test]
+fn aliases_of_aliases_are_expanded_up_to_a_bound() {
+    let mut laughs = String::from("a: &a [x, x, x, x, x, x, x, x, x]\n");
+    for level in 'b'..='z' {
+        let below = char::from_u32(level as u32 - 1).unwrap();
+        laughs += &format!("{level}: &{level} [{}]\n", vec![format!("*{below}"); 9].join(", "));
+    }
+    let mut deep = String::from("k0: &k0 [x]\n");
+    for level in 1..40 {
+        deep += &format!("k{level}: &k{level} [*k{}]\n", level - 1);
+    }
+    for (text, expected) in [
+        (&*laughs, "the aliases stand for more than 100000 values"),
+        (&deep, "deep"),
+        ("a: &a [*a]\n", "no value has this anchor"),
+        ("a: *nowhere\n", "no value has this anchor"),
+    ] {
+        let problems = super::parse(&Origin::new("d.yaml", text)).expect_err(text);
+        let found = problems.iter().map(ToString::to_string).collect::<String>();
+        assert!(
+            found.contains(expected) && found.contains("error loading config file: "),
+            "{found}"
+        );
+    }
 }
 
 #[test]

@@ -8,9 +8,8 @@ use tollgate::server::gate::Gate;
 use tollgate::server::grpc::{self, GrpcSettings};
 use tollgate::server::headers::Dialects;
 use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::ratelimit::{DescriptorFiles, RatelimitOptions};
+use tollgate_limiter::core::rules::ratelimit::{self, DescriptorFiles, RatelimitOptions};
 use tollgate_limiter::core::rules::{ParserOptions, RulesParser};
-use tollgate_limiter::core::yaml;
 
 /// A server of Envoy's rate limit service.
 pub type GrpcServer = TestServer<Grpc>;
@@ -25,7 +24,7 @@ impl GrpcServer {
 
     /// With a file of envoyproxy/ratelimit.
     pub fn start_ratelimit(file: &str, options: RatelimitOptions) -> Self {
-        let node = yaml::parse(&Origin::new("shop.yaml", file)).unwrap_or_else(|problems| panic!("{problems:?}"));
+        let node = ratelimit::parse(&Origin::new("shop.yaml", file)).unwrap_or_else(|problems| panic!("{problems:?}"));
         let mut files = DescriptorFiles::new(false);
         files.add_file(&node);
         let (descriptors, _) = files.finish().unwrap_or_else(|problems| panic!("{problems:?}"));

@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// # Errors
 /// All YAML problems.
 pub fn parse(origin: &Arc<Origin>) -> Result<Node, Vec<Problem>> {
-    yaml::parse(origin).map_err(|problems| problems.into_iter().map(with_prefix).collect())
+    yaml::parse_first_document(origin).map_err(|problems| problems.into_iter().map(with_prefix).collect())
 }
 
 /// Returns what `read` returns; the problems it reports get the prefix.
