@@ -9,6 +9,7 @@ mod files;
 mod quarantine;
 mod source_texts;
 
+pub(crate) use file_pattern::is_rule_file;
 pub use files::{ConfigLoader, FileSource};
 pub use source_texts::{ConfigSnapshot, QUICKSTART};
 

@@ -4,15 +4,14 @@ use super::EXIT_OK;
 use super::args::print;
 use crate::compat::ratelimit::merges_domains;
 use crate::config::{Sources, is_settings, read_text, schema, variables};
-use crate::rule_source::ConfigLoader;
+use crate::rule_source::{ConfigLoader, is_rule_file};
 use clap::Subcommand;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use tollgate_limiter::core::problem::{Origin, Problem, Problems, Severity};
+use tollgate_limiter::core::problem::{Location, Origin, Problem, Problems, Severity};
 use tollgate_limiter::core::rules::{self, RulesParser, ratelimit};
 use tollgate_limiter::core::yaml;
 
@@ -28,7 +27,7 @@ enum Command {
     /// Validates rule files, settings files and files of envoyproxy/ratelimit; exit code 0 valid, 1 errors
     #[command(after_help = "Example:\n  tollgate rules check tollgate.yaml rules/*.yaml")]
     Check {
-        /// Files to check; rule files are checked as one set, files of envoyproxy/ratelimit as another
+        /// Files to check, or folders of them; rule files are checked as one set, files of envoyproxy/ratelimit as another
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
         /// Allows several files of envoyproxy/ratelimit to share a domain, as MERGE_DOMAIN_CONFIG=true does
@@ -67,12 +66,13 @@ impl Rules {
     }
 }
 
-fn check(files: &[PathBuf], merges_domains: bool, json: bool) -> ExitCode {
+fn check(paths: &[PathBuf], merges_domains: bool, json: bool) -> ExitCode {
     let mut problems = Problems::new();
+    let files = expand_folders(paths, &mut problems);
     let mut reader = RulesParser::new(rules::ParserOptions::default());
     let mut envoy = ratelimit::DescriptorFiles::new(merges_domains);
-    for path in files {
-        match parse_file(path, yaml::parse) {
+    for path in &files {
+        match parse_any(path) {
             Ok(root) if ratelimit::is_descriptor_file(&root) => envoy.add_file(&root),
             Ok(root) if is_settings(&root) => {
                 let sources = Sources {
@@ -112,7 +112,7 @@ fn import_envoy(files: &[PathBuf]) -> ExitCode {
     let mut problems = Problems::new();
     let mut envoy = ratelimit::DescriptorFiles::new(true);
     for path in files {
-        match parse_file(path, ratelimit::parse) {
+        match parse_ratelimit(path) {
             Ok(root) => envoy.add_file(&root),
             Err(found) => problems.extend(found),
         }
@@ -142,12 +142,40 @@ fn import_envoy(files: &[PathBuf]) -> ExitCode {
     }
 }
 
-fn parse_file(
-    path: &Path,
-    parse: fn(&Arc<Origin>) -> Result<yaml::Node, Vec<Problem>>,
-) -> Result<yaml::Node, Vec<Problem>> {
+/// Replaces each folder by the rule files in it, sorted by name.
+fn expand_folders(paths: &[PathBuf], problems: &mut Problems) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        let found = entries.map(|entry| entry.path());
+        let mut found: Vec<PathBuf> = found.filter(|path| path.is_file() && is_rule_file(path)).collect();
+        if found.is_empty() {
+            let location = Location::start(&Origin::new(path.display().to_string(), ""));
+            let hint = "name a folder with files that end with `.yaml` or `.yml`, or have no extension";
+            problems.error_with(&location, "no rule files in this folder", hint);
+        }
+        found.sort();
+        files.append(&mut found);
+    }
+    files
+}
+
+/// Parses a file of any kind: one of envoyproxy/ratelimit may use more of YAML than our own.
+fn parse_any(path: &Path) -> Result<yaml::Node, Vec<Problem>> {
     let origin = read_text(path).map_err(|problem| vec![problem])?;
-    parse(&origin)
+    yaml::parse(&origin).or_else(|problems| match ratelimit::parse(&origin) {
+        Ok(root) if ratelimit::is_descriptor_file(&root) => Ok(root),
+        _ => Err(problems),
+    })
+}
+
+fn parse_ratelimit(path: &Path) -> Result<yaml::Node, Vec<Problem>> {
+    let origin = read_text(path).map_err(|problem| vec![problem])?;
+    ratelimit::parse(&origin)
 }
 
 /// Every problem, then the counts.

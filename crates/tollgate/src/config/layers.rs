@@ -52,10 +52,11 @@ impl Sources {
     pub fn read(&self) -> Result<RawSettings, Vec<Problem>> {
         let mut problems = Problems::new();
         let mut raw = RawSettings::empty();
-        if let Some(layer) = RatelimitEnv::read(&self.variables, &mut problems) {
-            raw.root = layer.root;
-            raw.ratelimit_origins = layer.origins;
-            raw.notes = layer.notes;
+        let ratelimit = RatelimitEnv::read(&self.variables, &mut problems);
+        raw.notes = ratelimit.notes;
+        if !ratelimit.origins.is_empty() {
+            raw.root = ratelimit.root;
+            raw.ratelimit_origins = ratelimit.origins;
         }
         self.read_file(&mut raw, &mut problems);
         for (name, value) in &self.variables {

@@ -2,7 +2,7 @@
 
 use crate::compat::ratelimit::files::RatelimitRules;
 use crate::config::RawSettings;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tollgate_limiter::core::problem::{Location, Origin, Problem, Problems};
 use tollgate_limiter::core::yaml::Node;
@@ -45,6 +45,11 @@ impl FilePattern {
         .collect()
     }
 
+    /// True if it names all files of a folder, of which those that are no rules are left out.
+    fn is_folder(&self) -> bool {
+        self.format == RulesFormat::Ratelimit && self.path.file_name().is_some_and(|name| name == "*")
+    }
+
     /// The files it matches, sorted by name, and the problem with it.
     pub(super) fn files(&self) -> (Vec<PathBuf>, Option<Problem>) {
         let text = self.path.to_string_lossy();
@@ -61,7 +66,7 @@ impl FilePattern {
             Ok(paths) => {
                 let files: Vec<PathBuf> = paths
                     .flatten()
-                    .filter(|path| path.is_file())
+                    .filter(|path| path.is_file() && (!self.is_folder() || is_rule_file(path)))
                     .take(FILES_MAX + 1)
                     .collect();
                 // An error while running too: files that are being replaced must not switch every limit off.
@@ -79,6 +84,15 @@ impl FilePattern {
             }
         }
     }
+}
+
+/// True if a file of a folder is one of rules by its name: it ends with `.yaml` or `.yml`, or has no extension.
+pub(crate) fn is_rule_file(path: &Path) -> bool {
+    let is_hidden = path
+        .file_name()
+        .is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
+    let extension = path.extension();
+    !is_hidden && extension.is_none_or(|extension| extension == "yaml" || extension == "yml")
 }
 
 /// The most rule files that are read.

@@ -267,6 +267,36 @@ fn the_example_of_two_tiers_is_sound() {
 }
 
 #[test]
+fn rules_check_takes_a_folder_and_what_envoyproxy_ratelimit_takes() {
+    let folder = TestFolder::new();
+    let file = "domain: a
+descriptors:
+- { key: a, shadow_mode: yes, rate_limit: &daily { unit: day, requests_per_unit: 0x10 } }
+- { key: b, rate_limit: *daily }
+---
+";
+    folder.write("config/shop", file);
+    folder.write("config/more.yml", "domain: b\ndescriptors: []\n");
+    folder.write("config/README.md", "no rules");
+    folder.write("config/.hidden.yaml", "[");
+    let (code, stdout, stderr) = run(&folder, &["rules", "check", "config"]);
+    assert_eq!((code, &*stderr), (Some(0), ""), "{stdout}");
+    assert!(stdout.contains("2 files: valid, 0 errors"), "{stdout}");
+    // Not in our own files.
+    folder.write("config/own.yaml", "rules: [{ id: &x a, limit: 1/s }]\n");
+    let (code, stdout, _) = run(&folder, &["rules", "check", "config"]);
+    assert_eq!(code, Some(1));
+    assert!(stdout.contains("anchors are not supported"), "{stdout}");
+    folder.write("empty/README.md", "no rules");
+    let (code, stdout, _) = run(&folder, &["rules", "check", "empty"]);
+    assert_eq!(code, Some(1));
+    assert!(
+        stdout.contains("empty") && stdout.contains("no rule files in this folder"),
+        "{stdout}"
+    );
+}
+
+#[test]
 fn the_schema_is_one_of_settings_and_rules() {
     let (code, stdout, _) = run(&TestFolder::new(), &["rules", "schema"]);
     assert_eq!(code, Some(0));

@@ -107,7 +107,7 @@ fn call(server: &TestServer, path: &str, message: &[u8]) -> Bytes {
 fn grpc(server: &TestServer, user: &str) -> RateLimitResponse {
     let entry = rate_limit_descriptor::Entry {
         key: "user".into(),
-        value: user.into(),
+        value: user.to_owned().into(),
     };
     let request = RateLimitRequest {
         domain: "shop".into(),
@@ -236,6 +236,42 @@ fn a_config_map_that_is_swapped_and_a_file_that_is_written_are_both_seen() {
         symlink("..monday", mounted.join("..new")).unwrap();
         fs::rename(mounted.join("..new"), mounted.join("..data")).unwrap();
         server.wait_for(RELOADED, 3);
+    }
+}
+
+#[test]
+fn a_file_without_an_extension_is_read_and_notes_beside_it_are_not() {
+    let folder = TestFolder::with("data/config/shop", &file(2));
+    folder.write("data/config/README.md", "no limits");
+    let server = start(&folder, &[("LOG_FORMAT", "TEXT")]);
+    assert!(debug(&server, "/rlconfig").body.contains("requests_per_unit=2,"));
+}
+
+#[test]
+fn an_invalid_first_load_and_limits_over_xds_do_not_start() {
+    for (path, text, variables, expected) in [
+        (
+            "data/config/shop.yaml",
+            "domain: [",
+            &[][..],
+            "error loading config file",
+        ),
+        ("data/config/README.md", "", &[], "no file matches this pattern"),
+        (
+            "data/config/shop.yaml",
+            &*file(2),
+            &[
+                ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+                ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
+            ],
+            "limits cannot be read over xDS",
+        ),
+    ] {
+        let folder = TestFolder::with(path, text);
+        let output = command(&folder, variables).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains(expected), "{stderr}");
     }
 }
 

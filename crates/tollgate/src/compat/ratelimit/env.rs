@@ -32,11 +32,12 @@ struct EnvReader<'v> {
 }
 
 impl RatelimitEnv {
-    /// Reads the variables, if `RUNTIME_ROOT` is set. An empty value counts as not set.
-    pub(crate) fn read(variables: &[(String, String)], problems: &mut Problems) -> Option<Self> {
+    /// Reads the variables, if `RUNTIME_ROOT` is set; without it only a note on those that have no effect. An empty value
+    /// counts as not set.
+    pub(crate) fn read(variables: &[(String, String)], problems: &mut Problems) -> Self {
         let set = variables.iter().filter(|(_, value)| !value.is_empty());
         let variables: HashMap<&str, &str> = set.map(|(name, value)| (&**name, &**value)).collect();
-        let root = *variables.get(RUNTIME_ROOT)?;
+        let root = variables.get(RUNTIME_ROOT).copied();
         let mut reader = EnvReader {
             variables,
             env: Self {
@@ -49,13 +50,19 @@ impl RatelimitEnv {
             },
             problems,
         };
+        reader.config_type();
+        let Some(root) = root else {
+            reader.note_missing_root();
+            reader.env.origins.clear();
+            return reader.env;
+        };
         reader.files(root);
         reader.server();
         reader.modes();
         reader.log();
         reader.store();
         reader.unsupported();
-        Some(reader.env)
+        reader.env
     }
 }
 
@@ -150,6 +157,43 @@ impl<'v> EnvReader<'v> {
         number
     }
 
+    /// Rejects every source of limits other than files: a server without limits would be healthy, and a proxy that fails
+    /// open would limit nothing.
+    fn config_type(&mut self) {
+        match self.find(CONFIG_TYPE) {
+            None | Some("FILE") => {}
+            Some(XDS_CONFIG_TYPE) => self.error(
+                CONFIG_TYPE,
+                "limits cannot be read over xDS, so this server would have none",
+                "write them into files below RUNTIME_ROOT and set `CONFIG_TYPE=FILE`",
+            ),
+            // Without its root another program may have a variable of this name.
+            Some(_) if self.find(RUNTIME_ROOT).is_none() => {}
+            Some(_) => self.error(
+                CONFIG_TYPE,
+                "unknown source of limits",
+                "write `CONFIG_TYPE=FILE`, and the limits into files below RUNTIME_ROOT",
+            ),
+        }
+    }
+
+    /// Notes the variables that have no effect without the one that enables them.
+    fn note_missing_root(&mut self) {
+        let set = names::all().filter(|name| self.find(name).is_some() && !COMMON_NAMES.contains(name));
+        let set: Vec<&str> = set.collect();
+        if let Some(first) = set.first() {
+            let text = format!(
+                "the variables of envoyproxy/ratelimit have no effect without RUNTIME_ROOT: {}",
+                set.join(", ")
+            );
+            let hint = format!(
+                "set `RUNTIME_ROOT={DEFAULT_ROOT}` (its default, or your own) to use them, or TOLLGATE_… variables such as \
+                 `TOLLGATE_STORE`"
+            );
+            self.note(first, text, hint);
+        }
+    }
+
     /// Reads the directory of the files and their options.
     fn files(&mut self, root: &str) {
         let folder_name = |name| self.find(name).unwrap_or_default().trim_matches('/');
@@ -163,7 +207,7 @@ impl<'v> EnvReader<'v> {
             "" => format!("{root}/{directory}"),
             subdirectory => format!("{root}/{subdirectory}/{directory}"),
         };
-        let pattern = format!("{}/*.y*ml", glob::Pattern::escape(&folder));
+        let pattern = format!("{}/*", glob::Pattern::escape(&folder));
         self.put(&["envoy_rules", "files"], RUNTIME_ROOT, NodeKind::Text(pattern.into()));
         self.flags(&[
             (MERGE_DOMAINS, "merge_domains"),
@@ -245,7 +289,8 @@ impl<'v> EnvReader<'v> {
                 ),
             }
         }
-        match self.find("LOG_FORMAT") {
+        let format = self.find("LOG_FORMAT").map(str::to_ascii_lowercase);
+        match format.as_deref() {
             Some(format @ ("text" | "json")) => self.put(&["log_format"], "LOG_FORMAT", NodeKind::Text(format.into())),
             Some(_) => self.error(
                 "LOG_FORMAT",
@@ -262,7 +307,6 @@ impl<'v> EnvReader<'v> {
             let is_set = match self.find(name) {
                 None => false,
                 Some(value) if parse_bool(value) == Some(false) => false,
-                Some("FILE") if name == "CONFIG_TYPE" => false,
                 Some(_) => true,
             };
             if is_set {
@@ -274,6 +318,12 @@ impl<'v> EnvReader<'v> {
 
 /// The variable that names the files' directory and enables this environment.
 pub(crate) const RUNTIME_ROOT: &str = "RUNTIME_ROOT";
+/// Its default.
+const DEFAULT_ROOT: &str = "/srv/runtime_data/current";
+const CONFIG_TYPE: &str = "CONFIG_TYPE";
+const XDS_CONFIG_TYPE: &str = "GRPC_XDS_SOTW";
+/// Names that many other programs use too.
+const COMMON_NAMES: [&str; 6] = ["HOST", "PORT", "LOG_LEVEL", "LOG_FORMAT", "DEBUG_PORT", "DEBUG_HOST"];
 const MERGE_DOMAINS: &str = "MERGE_DOMAIN_CONFIG";
 
 #[cfg(test)]

@@ -19,7 +19,8 @@ pub(super) fn unsupported() -> impl Iterator<Item = (&'static str, &'static str,
     all.flat_map(|(names, text, hint)| names.iter().map(move |name| (*name, *text, *hint)))
 }
 
-const SETTINGS: [&str; 53] = [
+const SETTINGS: [&str; 54] = [
+    "CONFIG_TYPE",
     "RUNTIME_SUBDIRECTORY",
     "RUNTIME_APPDIRECTORY",
     "RUNTIME_IGNOREDOTFILES",
@@ -81,7 +82,6 @@ type Group = (&'static [&'static str], &'static str, &'static str);
 const UNSUPPORTED: [Group; 10] = [
     (
         &[
-            "CONFIG_TYPE",
             "CONFIG_GRPC_XDS_NODE_ID",
             "CONFIG_GRPC_XDS_NODE_METADATA",
             "CONFIG_GRPC_XDS_SERVER_URL",

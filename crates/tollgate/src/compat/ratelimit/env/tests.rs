@@ -127,7 +127,6 @@ fn what_cannot_be_read_names_its_variable_and_an_example_but_never_a_secret() {
 #[test]
 fn what_has_no_setting_here_is_taken_and_told_of() {
     for (name, value, wanted) in [
-        ("CONFIG_TYPE", "GRPC_XDS_SOTW", "xDS"),
         ("CONFIG_GRPC_XDS_SERVER_URL", "x:1", "xDS"),
         ("XDS_CLIENT_BACKOFF_JITTER", "true", "xDS"),
         ("USE_STATSD", "true", "`/metrics`"),
@@ -171,6 +170,14 @@ fn without_its_root_none_of_it_is_a_setting() {
     sources.variables.retain(|(name, _)| name != "RUNTIME_ROOT");
     let settings = sources.read().expect("nothing of it is read");
     assert!(settings.static_settings().is_empty() && settings.ratelimit_origins.is_empty());
+    // And that is said, once, with the names that are its own.
+    let notes = text_of(&settings.notes);
+    for wanted in [
+        "warning: the variables of envoyproxy/ratelimit have no effect without RUNTIME_ROOT: REDIS_URL, SHADOW_MODE",
+        "`RUNTIME_ROOT=/srv/runtime_data/current`",
+    ] {
+        assert!(settings.notes.len() == 1 && notes.contains(wanted), "{notes}");
+    }
     sources.variables.push(("RUNTIME_ROOT".into(), String::new()));
     assert!(
         sources
@@ -179,6 +186,39 @@ fn without_its_root_none_of_it_is_a_setting() {
             .static_settings()
             .is_empty()
     );
+}
+
+#[test]
+fn limits_over_xds_refuse_to_start_with_and_without_its_root() {
+    for (value, expected) in [
+        ("GRPC_XDS_SOTW", "cannot be read over xDS"),
+        ("ETCD", "unknown source of limits"),
+    ] {
+        let problems = sources(&[("CONFIG_TYPE", value)]).read().expect_err(value);
+        let text = text_of(&problems);
+        assert!(
+            text.contains("CONFIG_TYPE: error: ") && text.contains(expected),
+            "{text}"
+        );
+    }
+    let mut rootless = sources(&[("CONFIG_TYPE", "GRPC_XDS_SOTW")]);
+    rootless.variables.retain(|(name, _)| name != "RUNTIME_ROOT");
+    let problems = rootless.read().expect_err("it is Envoy Gateway's way");
+    assert!(text_of(&problems).contains("cannot be read over xDS"));
+}
+
+#[test]
+fn variables_that_many_programs_have_cause_no_note() {
+    let mut common = sources(&[
+        ("PORT", "80"),
+        ("HOST", "h"),
+        ("LOG_LEVEL", "x"),
+        ("CONFIG_TYPE", "FILE"),
+    ]);
+    common
+        .variables
+        .retain(|(name, _)| name != "RUNTIME_ROOT" && name != "CONFIG_TYPE");
+    assert!(common.read().expect("nothing of it is read").notes.is_empty());
 }
 
 #[test]
@@ -219,7 +259,7 @@ fn the_file_our_own_variables_and_flags_win_over_it() {
         ("server.http", "127.0.0.1:5"),
         ("server.debug", "0.0.0.0:6070"),
         ("envoy_rules.shadow_mode", "false"),
-        ("envoy_rules.files", "/data/config/*.y*ml"),
+        ("envoy_rules.files", "/data/config/*"),
     ] {
         assert_eq!(value_at(&settings, path).as_deref(), Some(value), "{path}");
     }
