@@ -4,6 +4,7 @@
 //! and requests; everything here knows neither.
 
 pub(super) mod accept;
+pub mod authority_io;
 mod connection;
 pub(super) mod idle;
 pub mod listen;

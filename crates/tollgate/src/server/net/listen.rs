@@ -1,5 +1,6 @@
 //! Addresses and listeners: TCP or a Unix socket, for every front end.
 
+use super::authority_io::AuthorityIo;
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -42,7 +43,7 @@ pub enum Stream {
     /// Over TCP.
     Tcp(TcpStream),
     /// Over a Unix socket.
-    Unix(UnixStream),
+    Unix(AuthorityIo<UnixStream>),
 }
 
 impl Address {
@@ -116,7 +117,10 @@ impl Listener {
         loop {
             let accepted = match &self.0 {
                 ListenerKind::Tcp(listener) => listener.accept().await.map(|(stream, _)| Stream::Tcp(stream)),
-                ListenerKind::Unix(_, listener) => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
+                ListenerKind::Unix(_, listener) => {
+                    let accepted = listener.accept().await;
+                    accepted.map(|(stream, _)| Stream::Unix(AuthorityIo::new(stream)))
+                }
             };
             match accepted {
                 Ok(stream) => {
