@@ -105,7 +105,7 @@ fn what_meets_no_limit_has_none_and_what_is_unlimited_says_so() {
     assert_eq!(status("gold"), (Code::Ok, None, u32::MAX, None));
     assert_eq!(
         status("none"),
-        (Code::OverLimit, limit(0, Unit::Unknown, "banned"), 0, None)
+        (Code::OverLimit, limit(0, Unit::Minute, "banned"), 0, None)
     );
     let slots = || limit(1, Unit::Unknown, "slots");
     assert_eq!(status("slots"), (Code::Ok, slots(), 0, None));
