@@ -553,7 +553,7 @@ fn a_limit_may_be_one_of_our_own() {
     ] {
         let mut files = DescriptorFiles::new(false);
         let origin = Origin::new("d.yaml", file(limit));
-        files.add_file(&yaml::parse(&origin).unwrap());
+        files.add_file(&super::parse(&origin).unwrap());
         let problems = files.finish().expect_err(limit);
         let found: Vec<String> = problems
             .iter()
