@@ -49,7 +49,10 @@ pub fn second_document(origin: &Arc<Origin>) -> Option<Location> {
                 documents += 1;
                 start = Some(builder.location(&span.start, None));
             }
-            Ok((Event::Scalar(text, ScalarStyle::Plain, ..), _)) if documents > 1 && text.is_empty() => return None,
+            // The parser writes `~` for nothing.
+            Ok((Event::Scalar(text, ScalarStyle::Plain, ..), _)) if documents > 1 && matches!(&*text, "" | "~") => {
+                return None;
+            }
             Ok((Event::DocumentEnd, _)) if documents > 1 => return None,
             Ok((Event::StreamEnd, _)) | Err(_) if documents <= 1 => return None,
             Ok(_) if documents <= 1 => {}
