@@ -39,7 +39,7 @@ pub use state::debt::{Debt, NanoFraction, PackedDebt, TimeFraction, UnitFraction
 pub use state::leases::{LeaseEdit, LeaseTable};
 pub use state::numbers::StateNumbers;
 pub use state::ring::{Edit, Ring};
-pub use text::{network, problem, quantity, yaml};
+pub use text::{network, problem, quantity, spelling, yaml};
 pub use units::muldiv::muldiv;
 pub use units::rate::{LimitError, Rate};
 pub use units::time::{Micros, Now, Timestamp};

@@ -5,6 +5,7 @@
 //! - [`Plan::verdict`] combines the recorded outcomes into one [`Verdict`].
 
 mod attempt;
+mod domain;
 mod explain;
 mod file;
 mod forget;
@@ -18,9 +19,11 @@ mod verdict;
 
 pub use crate::settle::OnStoreFailure;
 pub use attempt::{Attempt, Attribute};
+pub use domain::UnknownDomain;
 pub use explain::{Explanation, LimitTrace, MatchedRule, RuleMatch, RuleTrace, SkipReason};
 pub use file::{ParsedRules, ParserOptions, RULES_MAX, RulesParser, holds_addresses};
 pub use forget::UnknownRule;
+pub use lint::{Coverage, KnownAttributes};
 pub use model::{
     Condition, CostSource, CounterId, CounterSpec, Counting, Dimension, Experiment, Group, LimitOrigin, LimitSelector,
     Mode, Rule, RuleSet, Terms, Test, Variant, Window, Windows,

@@ -3,4 +3,5 @@
 pub mod network;
 pub mod problem;
 pub mod quantity;
+pub mod spelling;
 pub mod yaml;

@@ -5,6 +5,7 @@
 mod text;
 
 use super::attempt::Attempt;
+use super::domain::UnknownDomain;
 use super::model::LimitOrigin;
 use super::model::{Condition, CounterId, Dimension, Mode, Rule, RuleSet, Terms, Variant};
 use super::ratelimit::DescriptorMatch;
@@ -19,6 +20,8 @@ pub struct Explanation<'r> {
     pub verdict: Verdict<'r>,
     /// One trace per rule, in file order.
     pub traces: Vec<RuleTrace<'r>>,
+    /// The reason no rule can match, if the attempt's domain has none.
+    pub unknown_domain: Option<UnknownDomain>,
 }
 
 /// The relation of one rule to the attempt.
@@ -126,7 +129,11 @@ impl RuleSet {
             },
         };
         let traces = self.rules.iter().map(trace).collect();
-        Explanation { verdict, traces }
+        Explanation {
+            verdict,
+            traces,
+            unknown_domain: self.unknown_domain(attempt.domain),
+        }
     }
 }
 

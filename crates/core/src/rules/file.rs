@@ -10,14 +10,14 @@ mod rule;
 mod when;
 
 use super::attempt::Attempt;
-use super::lint::lint;
+use super::lint::{KnownAttributes, NamesUsed, lint};
 use super::model::{CounterSpec, Rule, RuleSet};
 use super::ratelimit::{self, Descriptors, RatelimitOptions};
 use crate::problem::{Location, Problem, Problems};
 use crate::yaml::{Node, NodeKind, excerpt};
 use expressions::Expressions;
 pub use rule::holds_addresses;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 #[cfg(test)]
 pub(super) use {
@@ -49,6 +49,12 @@ pub struct RulesParser {
     subjects: usize,
     /// The descriptors to compile with the rules.
     descriptors: Descriptors,
+    /// The domains with an empty list of rules.
+    empty_domains: HashSet<Box<str>>,
+    /// The names that the rules use, to compare them when all are known.
+    names_used: NamesUsed,
+    /// The attributes that callers provide.
+    known_attributes: KnownAttributes,
 }
 
 /// The owner of a name: the index and the location of its rule.
@@ -91,7 +97,15 @@ impl RulesParser {
             seen: 0,
             subjects: 0,
             descriptors: Descriptors::default(),
+            empty_domains: HashSet::new(),
+            names_used: NamesUsed::default(),
+            known_attributes: KnownAttributes::default(),
         }
+    }
+
+    /// Sets the attributes that callers provide, so that rules about others are reported.
+    pub fn set_known_attributes(&mut self, known: KnownAttributes) {
+        self.known_attributes = known;
     }
 
     /// Sets the descriptors to compile with the rules. Strict ones are all or nothing, as rules are; others count
@@ -129,6 +143,9 @@ impl RulesParser {
         let Some(rules) = node.list("a list of rules", &mut self.problems) else {
             return;
         };
+        if rules.is_empty() {
+            self.empty_domains.insert(domain.into());
+        }
         for rule in rules {
             if self.seen >= RULES_MAX {
                 self.problems.error_with(
@@ -139,6 +156,7 @@ impl RulesParser {
                 return;
             }
             self.seen += 1;
+            self.names_used.add_rule(rule, domain);
             self.parse_rule(rule, domain);
         }
     }
@@ -156,13 +174,14 @@ impl RulesParser {
                 "rules of our own need another domain: the two settle requests in different ways",
             );
         }
+        self.problems.extend(self.names_used.problems(&self.known_attributes));
         if self.problems.has_errors() {
             return Err(self.problems.sorted());
         }
         self.problems.extend(lint(&self.rules));
         descriptors.compile(&mut self.rules, &mut self.counters);
         Ok(ParsedRules {
-            rules: RuleSet::new(self.rules, self.counters, descriptors),
+            rules: RuleSet::new(self.rules, self.counters, descriptors, self.empty_domains),
             warnings: self.problems.sorted(),
         })
     }

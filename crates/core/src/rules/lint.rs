@@ -1,5 +1,10 @@
 //! Lint warnings for rules that are valid but probably mistakes. Takes time linear in the rules.
 
+mod names;
+
+pub(super) use names::NamesUsed;
+pub use names::{Coverage, KnownAttributes};
+
 use super::file::holds_addresses;
 use super::model::{Condition, CostSource, Experiment, LimitSelector, Mode, Rule, Terms, Test, Window};
 use crate::Cost;

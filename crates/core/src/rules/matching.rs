@@ -5,5 +5,5 @@ mod index;
 mod subject;
 
 pub(crate) use conditions::parse_address;
-pub(crate) use index::{Candidate, Index};
+pub(crate) use index::{Candidate, Index, Lookup};
 pub(crate) use subject::{Value, subject_hash};

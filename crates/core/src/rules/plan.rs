@@ -1,7 +1,7 @@
 //! The charges of an attempt, before and after settling.
 
 use super::attempt::Attempt;
-use super::matching::Candidate;
+use super::matching::{Candidate, Lookup};
 use super::model::{CostValidity, CounterId, Counting, Mode, Rule, RuleSet, Terms, Variant, Window};
 use super::ratelimit::CounterTarget;
 use crate::decision::Cost;
@@ -14,6 +14,9 @@ pub struct Plan<'r, K> {
     pub lines: Vec<Line<'r, K>>,
     /// Number of cost attributes that were not whole numbers; the default was charged.
     pub invalid_costs: u32,
+    /// True if the attempt lacks a `per` attribute that rules of its domain count by: [`RuleSet::missing_keys`] tells
+    /// which of them would have matched.
+    pub lacks_key: bool,
 }
 
 /// One limit that applies to an attempt.
@@ -57,11 +60,12 @@ impl RuleSet {
     /// Plans the charges of an attempt. `key` returns the store's key of a counter for the subject of these parts.
     #[inline]
     pub fn plan<K>(&self, attempt: &Attempt<'_>, mut key: impl FnMut(CounterId, &[&[u8]]) -> K) -> Plan<'_, K> {
-        let candidates = self.index.candidates(attempt);
+        let Lookup { candidates, lacks_key } = self.index.lookup(attempt);
         let mut plan = Plan {
             // Most candidates match, in one window.
             lines: Vec::with_capacity(candidates.len()),
             invalid_costs: 0,
+            lacks_key,
         };
         self.prefetch(&candidates);
         // A rule found through several postings matches once.
@@ -69,9 +73,11 @@ impl RuleSet {
             let Some(candidate) = repeated.first() else { continue };
             if let Some(rule) = self.rules.get(candidate.rule as usize)
                 && rule.holds_except(candidate.proven, attempt)
-                && let Some(subject) = rule.subject(attempt)
             {
-                plan.add(rule, attempt, &subject.parts(), &mut key);
+                match rule.subject(attempt) {
+                    Some(subject) => plan.add(rule, attempt, &subject.parts(), &mut key),
+                    None => plan.lacks_key = true,
+                }
             }
         }
         if let Some((rule, found)) = self.match_descriptor(attempt) {
@@ -84,6 +90,23 @@ impl RuleSet {
             }
         }
         plan
+    }
+
+    /// Returns the rules whose conditions an attempt meets, but that do not apply because it lacks one of their `per`
+    /// attributes: their indices in [`RuleSet::rules`], in order. Takes as long as planning an attempt that has them.
+    #[cold]
+    pub fn missing_keys(&self, attempt: &Attempt<'_>) -> Vec<usize> {
+        let found = self.index.lookup(attempt).candidates;
+        let candidates = found.iter().map(|candidate| candidate.rule);
+        let is_missing = |index: &u32| {
+            let rule = self.rules.get(*index as usize);
+            rule.is_some_and(|rule| rule.holds_except(Candidate::UNPROVEN, attempt) && rule.subject(attempt).is_none())
+        };
+        let missing = candidates.chain(self.index.keyless(attempt)).filter(is_missing);
+        let mut missing: Vec<usize> = missing.map(|index| index as usize).collect();
+        missing.sort_unstable();
+        missing.dedup();
+        missing
     }
 
     /// Loads all candidates into the cache before the first is tested: with many rules each is cold, so their cache

@@ -383,7 +383,7 @@ pub fn closest_match<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) 
 }
 
 /// The edit distance: characters to change, add, drop or swap with their neighbour.
-fn distance(a: &str, b: &str) -> usize {
+pub(super) fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let width = b.len() + 1;
     let mut rows = vec![0_usize; width * (a.len() + 1)];

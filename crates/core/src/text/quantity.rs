@@ -268,9 +268,10 @@ fn unit_hint(number: &str, unit: &str) -> String {
     let suggestion = match alias {
         Some((name, _)) => Some(*name),
         None if unit.is_empty() => None,
+        // From the longest: of two that are as close, such as `min` and `ms` for `mn`, the longer is the likelier period.
         None => closest_match(
             &lower,
-            UNITS.iter().map(|(name, _)| *name).filter(|name| name.len() > 1),
+            UNITS.iter().rev().map(|(name, _)| *name).filter(|name| name.len() > 1),
         ),
     };
     // The number is repeated in the hint unless it is very long.
@@ -387,6 +388,9 @@ mod tests {
             ("1.5/s", "`3/2s`"),
             ("/s", "is not a whole number"),
             ("100/", "is not a period"),
+            ("100/mn", "did you mean `min`?"),
+            ("100/5mn", "did you mean `5min`?"),
+            ("100/mss", "did you mean `ms`?"),
             ("100/s burst", "only a burst can follow"),
             ("100/s brst 5", "only a burst can follow"),
             ("100/s burst 5 6", "only a burst can follow"),

@@ -12,7 +12,10 @@ use std::fmt;
 /// Renders the verdict first, then each rule.
 impl fmt::Display for Explanation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", VerdictText(&self.verdict))?;
+        match &self.unknown_domain {
+            Some(unknown) => writeln!(f, "allowed: {unknown}")?,
+            None => writeln!(f, "{}", VerdictText(&self.verdict))?,
+        }
         for trace in &self.traces {
             writeln!(f)?;
             write!(f, "{trace}")?;

@@ -24,6 +24,8 @@ struct Domain {
     always: Vec<Candidate>,
     /// Postings by attribute, sorted by name.
     attributes: Vec<(Box<str>, Postings)>,
+    /// The key bits of all attributes.
+    key_bits: u64,
 }
 
 /// The rules stored under one attribute. The maps have a random hash key: callers choose the values.
@@ -35,6 +37,9 @@ struct Postings {
     exact: CandidatesByBytes,
     /// Rules that require a prefix, by the length of the prefix.
     prefixes: Vec<(usize, CandidatesByBytes)>,
+    /// One bit if rules are stored here because `per` names the attribute: an attempt without it lacks their key. Zero
+    /// otherwise, and beyond the first 64 such attributes of a domain.
+    key_bit: u64,
 }
 
 /// Rules by value, or by prefix of one length. Most endpoints have two, a ceiling and a limit per subject: they are
@@ -67,6 +72,15 @@ impl Candidate {
 /// The candidates of an attempt. Few attempts have more.
 pub(crate) type Candidates = SmallVec<[Candidate; 16]>;
 
+/// The rules that an attempt may match.
+#[derive(Debug, Default)]
+pub(crate) struct Lookup {
+    /// In rule order. A rule found through several postings is repeated.
+    pub(crate) candidates: Candidates,
+    /// True if rules were left out because `per` names an attribute that the attempt lacks.
+    pub(crate) lacks_key: bool,
+}
+
 impl Index {
     pub(crate) fn new(rules: &[Rule]) -> Self {
         let active = || {
@@ -98,10 +112,11 @@ impl Index {
                 Some(postings) => {
                     for (posting, proven) in postings {
                         let candidate = Candidate { rule: index, proven };
-                        attributes
-                            .entry(posting.attribute())
-                            .or_default()
-                            .insert(posting, candidate);
+                        let of_attribute = attributes.entry(posting.attribute()).or_default();
+                        of_attribute.insert(posting, candidate);
+                        if rule.is_keyed_by(posting) {
+                            of_attribute.key_bit = 1;
+                        }
                     }
                 }
             }
@@ -120,22 +135,34 @@ impl Index {
         sorted_find(&self.domains, domain).is_some()
     }
 
-    /// Returns all rules that `attempt` could match, and few others, in rule order. A rule found through several
-    /// postings is repeated.
+    /// Returns all rules that `attempt` could match, and few others.
     #[inline]
-    pub(crate) fn candidates(&self, attempt: &Attempt<'_>) -> Candidates {
-        let mut found = Candidates::new();
+    pub(crate) fn lookup(&self, attempt: &Attempt<'_>) -> Lookup {
+        let mut candidates = Candidates::new();
         let Some(domain) = sorted_find(&self.domains, attempt.domain) else {
-            return found;
+            return Lookup::default();
         };
-        found.extend_from_slice(&domain.always);
+        candidates.extend_from_slice(&domain.always);
+        let mut key_bits = 0;
         for attribute in attempt.attributes {
             if let Some(postings) = sorted_find(&domain.attributes, attribute.name) {
-                postings.probe(attribute.value, &mut found);
+                key_bits |= postings.key_bit;
+                postings.probe(attribute.value, &mut candidates);
             }
         }
-        found.sort_unstable();
-        found
+        candidates.sort_unstable();
+        Lookup {
+            candidates,
+            lacks_key: key_bits != domain.key_bits,
+        }
+    }
+
+    /// Returns the rules that [`Index::lookup`] leaves out because the attempt lacks the attribute they are stored under.
+    pub(crate) fn keyless<'i>(&'i self, attempt: &'i Attempt<'_>) -> impl Iterator<Item = u32> + 'i {
+        let attributes = sorted_find(&self.domains, attempt.domain).into_iter();
+        let attributes = attributes.flat_map(|domain| &domain.attributes);
+        let lacking = attributes.filter(|(name, postings)| postings.key_bit != 0 && attempt.value(name).is_none());
+        lacking.flat_map(|(_, postings)| postings.present.iter().map(|candidate| candidate.rule))
     }
 }
 
@@ -146,7 +173,25 @@ impl Domain {
             .map(|(name, postings)| (name.into(), postings))
             .collect();
         attributes.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
-        Self { always, attributes }
+        let keyed = attributes.iter_mut().filter(|(_, postings)| postings.key_bit != 0);
+        let mut key_bits = 0;
+        for ((_, postings), number) in keyed.zip(0_u32..) {
+            postings.key_bit = 1_u64.checked_shl(number).unwrap_or(0);
+            key_bits |= postings.key_bit;
+        }
+        Self {
+            always,
+            attributes,
+            key_bits,
+        }
+    }
+}
+
+impl Rule {
+    /// True for a posting that an attempt lacks only together with a `per` attribute.
+    fn is_keyed_by(&self, posting: Posting<'_>) -> bool {
+        let is_key = |name: &str| self.per.iter().any(|dimension| *dimension.attribute == *name);
+        matches!(posting, Posting::Present(name) if is_key(name))
     }
 }
 

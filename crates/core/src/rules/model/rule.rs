@@ -276,6 +276,8 @@ pub struct RuleSet {
     pub(crate) counters: Box<[CounterSpec]>,
     pub(crate) index: Index,
     pub(crate) descriptors: Descriptors,
+    /// The domains of all rules and of empty lists of rules, sorted.
+    pub(crate) domains: Box<[Box<str>]>,
     has_local_fallback: bool,
 }
 
@@ -291,15 +293,30 @@ impl RuleSet {
         self
     }
 
-    /// Returns a rule set of these rules, in file order, and the counters of their windows.
-    pub(crate) fn new(mut rules: Vec<Rule>, counters: Vec<CounterSpec>, descriptors: Descriptors) -> Self {
+    /// Returns a rule set of these rules, in file order, and the counters of their windows. `empty_domains` are those
+    /// that were given an empty list of rules.
+    pub(crate) fn new(
+        mut rules: Vec<Rule>,
+        counters: Vec<CounterSpec>,
+        descriptors: Descriptors,
+        empty_domains: HashSet<Box<str>>,
+    ) -> Self {
         intern_parts(&mut rules);
         let index = Index::new(&rules);
+        let mut domains = empty_domains;
+        for rule in &rules {
+            if !domains.contains(&rule.domain) {
+                domains.insert(rule.domain.clone());
+            }
+        }
+        let mut domains: Vec<Box<str>> = domains.into_iter().collect();
+        domains.sort_unstable();
         Self {
             rules: rules.into(),
             counters: counters.into(),
             index,
             descriptors,
+            domains: domains.into(),
             has_local_fallback: true,
         }
     }

@@ -192,3 +192,35 @@ fn an_override_of_an_address_is_for_every_spelling_of_what_is_counted_as_it() {
         assert_eq!(is_banned(ip, name), expected, "{ip} {name}");
     }
 }
+
+#[test]
+fn rules_without_their_key_are_found_however_they_are_indexed() {
+    let rules = sample(
+        "rules:\n- { id: alone, per: user, limit: 1/s }\n\
+         - { id: exact, when: { endpoint: /x }, per: user, limit: 1/s }\n\
+         - { id: regex, when: { endpoint: { regex: x } }, per: user, limit: 1/s }\n\
+         - { id: absent, when: { user: { present: false } }, limit: 1/s }\n\
+         - { id: pair, per: [user, merchant], limit: 1/s }\n\
+         - { id: off, per: user, limit: 1/s, mode: disabled }\n\
+         - { id: elsewhere, domain: api, per: user, limit: 1/s }\n",
+    );
+    for (pairs, expected) in [
+        (&[][..], &["alone", "pair"][..]),
+        (&[("user", &b"u"[..])], &["pair"]),
+        (&[("user", b"u"), ("merchant", b"m")], &[]),
+        (&[("endpoint", b"/x")], &["alone", "exact", "regex", "pair"]),
+        (&[("endpoint", b"/y"), ("merchant", b"m")], &["alone", "pair"]),
+    ] {
+        let attributes = attributes(pairs);
+        let attempt = Attempt {
+            domain: Attempt::DOMAIN,
+            attributes: &attributes,
+            cost: Cost::ONE,
+        };
+        let missing = rules.missing_keys(&attempt);
+        let names: Vec<&str> = missing.iter().map(|index| &*rules.rules[*index].id).collect();
+        assert_eq!(names, expected, "{pairs:?}");
+        let lacks_key = rules.plan(&attempt, |_, _| ()).lacks_key;
+        assert_eq!(lacks_key, !expected.is_empty(), "{pairs:?}");
+    }
+}
