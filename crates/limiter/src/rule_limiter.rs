@@ -19,7 +19,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use tollgate_core::rules::{
-    Attempt, CounterId, CounterSpec, Explanation, Line, Plan, PlannedCharge, RuleSet, UnknownRule, Verdict,
+    Attempt, CounterId, CounterSpec, Explanation, Line, Plan, PlannedCharge, RuleSet, UnknownDomain, UnknownRule,
+    Verdict,
 };
 use tollgate_core::{Charge, Cost, LeaseId, Limit, Micros, Timestamp};
 
@@ -39,6 +40,8 @@ pub struct RuleLimiter<S: CounterStore = Memory> {
 /// The reason for which counters were not cleared.
 #[derive(Debug)]
 pub enum ForgetError {
+    /// The attempt's domain has no rules.
+    UnknownDomain(UnknownDomain),
     /// No rule and no window of the attempt's domain has that name.
     Unknown(UnknownRule),
     /// The store failed. Some counters may be cleared.
@@ -54,6 +57,8 @@ pub struct CheckResult<'r> {
     pub lease: Option<String>,
     /// Number of cost attributes that were not whole numbers; the default was charged.
     pub invalid_costs: u32,
+    /// True if the attempt lacks a `per` attribute of rules in its domain: see [`RuleSet::missing_keys`].
+    pub lacks_key: bool,
     /// The store's time of the settlement. None if nothing had to be settled.
     pub now: Option<Timestamp>,
 }
@@ -114,6 +119,7 @@ impl<S: CounterStore> RuleLimiter<S> {
         CheckResult {
             lease: lease.and_then(|lease| self.lease_token(&plan, lease)),
             invalid_costs: plan.invalid_costs,
+            lacks_key: plan.lacks_key,
             now,
             verdict: plan.verdict(S::SOURCE),
         }
@@ -158,8 +164,11 @@ impl<S: CounterStore> RuleLimiter<S> {
     /// by name. Of the counters of hits it is the one that the attempt itself would be counted in.
     ///
     /// # Errors
-    /// A name that no rule has, or an unavailable store.
+    /// A domain without rules, a name that no rule has, or an unavailable store.
     pub async fn forget(&self, attempt: &Attempt<'_>, rule: Option<&str>) -> Result<u64, ForgetError> {
+        if let Some(unknown) = self.rules.unknown_domain(attempt.domain) {
+            return Err(ForgetError::UnknownDomain(unknown));
+        }
         let mut forgotten = 0;
         let counters = self
             .rules
@@ -301,6 +310,7 @@ impl From<UnknownRule> for ForgetError {
 impl std::fmt::Display for ForgetError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
+            Self::UnknownDomain(unknown) => unknown.fmt(f),
             Self::Unknown(unknown) => unknown.fmt(f),
             Self::Store(error) => error.fmt(f),
         }

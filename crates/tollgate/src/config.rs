@@ -3,6 +3,7 @@
 //! [`Sources::read`] merges the layers into [`RawSettings`]; [`Config::read`] validates them and reports every problem at
 //! once, each with the file and line, the variable or the flag it comes from.
 
+mod attributes;
 mod auth;
 mod environment;
 mod forward;
@@ -20,7 +21,9 @@ pub use store::{MemorySettings, RatelimitCounterSettings, RedisSettings, Snapsho
 
 pub(crate) use self::reader::without_snippet;
 
+use self::attributes::AttributeSettings;
 use self::reader::SettingsReader;
+use self::server::ServerSettings;
 use crate::compat::ratelimit::files::RatelimitRules;
 use crate::compat::ratelimit::{self, CompatModes};
 use crate::server::auth::tokens::{Rights, Tokens};
@@ -30,6 +33,7 @@ use crate::server::net::tls::TlsFiles;
 use std::path::PathBuf;
 use std::time::Duration;
 use tollgate_limiter::core::problem::{Problem, Problems};
+use tollgate_limiter::core::rules::{Coverage, KnownAttributes};
 use tollgate_limiter::core::yaml::{Node, NodeKind};
 
 /// All settings, validated, without the rules: those change while a server runs.
@@ -69,6 +73,8 @@ pub struct Config {
     pub tokens: Option<Tokens>,
     /// Forward-auth, and the attributes it extracts; none: disabled.
     pub forward: Option<Forward>,
+    /// The attributes that callers are known to provide.
+    pub known_attributes: KnownAttributes,
     /// The level of the log.
     pub log: tracing::level_filters::LevelFilter,
     /// The format of the log.
@@ -151,7 +157,13 @@ impl SettingsReader<'_> {
         let retry_after = find("retry_after").and_then(|node| self.retry_after(node));
         let tokens = find("auth").and_then(|node| self.auth(node));
         let resp_password = find("auth").and_then(|node| self.resp_password(node));
-        let forward = self.forward(&fields);
+        let attributes = match find("attributes") {
+            Some(node) => self.attributes(node),
+            None => Some(AttributeSettings::default()),
+        };
+        let from_callers = attributes.as_ref().map(|attributes| attributes.from_callers.clone());
+        let forward = self.forward(&fields, attributes);
+        let known_attributes = known_attributes(forward.as_ref(), from_callers.unwrap_or_default(), &server);
         let log = find("log").and_then(|node| node.keyword("a log level", &LEVELS, &mut self.problems));
         let log_format = find("log_format").and_then(|node| node.keyword("a log format", &FORMATS, &mut self.problems));
         let ipv6_prefix = find("ipv6_prefix")
@@ -185,12 +197,33 @@ impl SettingsReader<'_> {
             retry_after: retry_after.unwrap_or_default(),
             tokens,
             forward,
+            known_attributes,
             log: log.unwrap_or(tracing::level_filters::LevelFilter::INFO),
             log_format: log_format.unwrap_or_default(),
             ipv6_prefix: ipv6_prefix.unwrap_or(IPV6_PREFIX),
             // Its problems are reported where its files are read.
             ratelimit_modes: RatelimitRules::read(self.raw, &mut Problems::new()).modes,
         })
+    }
+}
+
+/// The attributes that rules can count on. Forward-auth extracts its own; callers of the HTTP API send those that the
+/// settings say they send. Callers over gRPC and the Redis protocol may send any.
+fn known_attributes(
+    forward: Option<&Forward>,
+    from_callers: Vec<Box<str>>,
+    server: &ServerSettings,
+) -> KnownAttributes {
+    let coverage = match forward {
+        None => Coverage::Unknown,
+        Some(_) if server.grpc.is_none() && server.resp.is_none() => Coverage::Complete,
+        Some(_) => Coverage::Partial,
+    };
+    let extracted = forward.iter().flat_map(|forward| &forward.attributes);
+    let extracted = extracted.map(|(name, _)| name.clone());
+    KnownAttributes {
+        names: extracted.chain(from_callers).collect(),
+        coverage,
     }
 }
 

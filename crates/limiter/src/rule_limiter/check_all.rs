@@ -51,6 +51,9 @@ pub struct CombinedVerdict<'r> {
     pub items: Vec<ItemVerdict<'r>>,
     /// Number of cost attributes that were not whole numbers; the default was charged.
     pub invalid_costs: u32,
+    /// True if an attempt lacks a `per` attribute of rules in its domain: see
+    /// [`RuleSet::missing_keys`](tollgate_core::rules::RuleSet::missing_keys).
+    pub lacks_key: bool,
     /// The store's time of the settlement. None if nothing had to be settled.
     pub now: Option<Timestamp>,
 }
@@ -104,6 +107,7 @@ impl<S: CounterStore> RuleLimiter<S> {
             return CombinedVerdict {
                 allowed: result.verdict.allowed,
                 invalid_costs: result.invalid_costs,
+                lacks_key: result.lacks_key,
                 now: result.now,
                 items: vec![ItemVerdict::Rules(result.verdict)],
             };
@@ -115,6 +119,7 @@ impl<S: CounterStore> RuleLimiter<S> {
             plans.for_each(|plan| plan.drop_replaced(&replaced));
         }
         let invalid_costs = planned.iter().map(PlannedItem::invalid_costs).sum();
+        let lacks_key = planned.iter().any(PlannedItem::lacks_key);
         let takes_lease = planned.charges().any(|planned| takes_lease(&planned.charge));
         let lease = match takes_lease {
             true => lease::random_id(),
@@ -138,6 +143,7 @@ impl<S: CounterStore> RuleLimiter<S> {
             allowed,
             items,
             invalid_costs,
+            lacks_key,
             now,
         }
     }
@@ -310,6 +316,10 @@ impl<'r, K> PlannedItem<'r, K> {
             Self::Rules(plan) => plan.invalid_costs,
             Self::Inline(_) | Self::Refund(_) => 0,
         }
+    }
+
+    fn lacks_key(&self) -> bool {
+        matches!(self, Self::Rules(plan) if plan.lacks_key)
     }
 }
 

@@ -75,8 +75,8 @@ impl ServerResponse {
             let member = |name| body.get(name).and_then(Value::as_str).map(str::to_owned);
             let detail = member("detail").or_else(|| member("title"))?;
             Some(match member("field") {
-                Some(field) => format!("`{field}` {detail}"),
-                None => detail,
+                Some(field) if !detail.starts_with(&field) => format!("`{field}` {detail}"),
+                _ => detail,
             })
         });
         let next_step = match self.status {

@@ -50,7 +50,12 @@ fn render(response: &ServerResponse) -> Option<(String, ExitCode)> {
                 let _ = write!(text, "; {detail}");
             }
         }
-        None => text.push_str(": no enforced rule matched"),
+        None => match body.get("warning").and_then(Value::as_str) {
+            Some(warning) => {
+                let _ = write!(text, ": {warning}");
+            }
+            None => text.push_str(": no enforced rule matched"),
+        },
     }
     if let Some(delay @ 1..) = body.get("delay_ms").and_then(Value::as_u64) {
         let _ = write!(text, "; proceed after {}", duration_text(delay));

@@ -1,28 +1,30 @@
-//! `forward_auth`, `attributes` and `trusted_proxies`: the attributes of requests that a gateway forwards.
+//! `forward_auth` and `trusted_proxies`: requests that a gateway forwards.
 
+use super::attributes::AttributeSettings;
 use super::reader::SettingsReader;
-use crate::server::http::{Forward, Gateway, RequestField};
+use crate::server::http::{Forward, Gateway, RequestField, UnknownDomainPolicy};
 use tollgate_limiter::core::network::Networks;
 use tollgate_limiter::core::problem::Problem;
-use tollgate_limiter::core::rules::holds_addresses;
-use tollgate_limiter::core::yaml::{Fields, Node};
+use tollgate_limiter::core::yaml::{Fields, Node, NodeKind};
 
 impl SettingsReader<'_> {
-    pub(super) fn forward(&mut self, fields: &Fields<'_>) -> Option<Forward> {
+    pub(super) fn forward(&mut self, fields: &Fields<'_>, attributes: Option<AttributeSettings>) -> Option<Forward> {
         let find = |key| fields.find(key).filter(|node: &&Node| !node.is_null());
         let (forward_auth, attribute_map, proxies) =
             (find("forward_auth"), find("attributes"), find("trusted_proxies"));
-        let gateway = forward_auth.and_then(|node| self.gateway(node));
-        let attributes = match attribute_map {
-            Some(node) => self.attributes(node),
-            None => Some(Forward::default_attributes()),
+        let (gateway, unknown_domain) = match forward_auth {
+            Some(node) => self.gateway(node),
+            None => (None, None),
         };
         let trusted_proxies = match proxies {
             Some(node) => Networks::read(node, &mut self.problems),
             None => Some(Networks::default()),
         };
         if forward_auth.is_none() {
-            for (node, key) in [(attribute_map, "attributes"), (proxies, "trusted_proxies")] {
+            let is_caller = |(_, source): &(_, Node)| source.scalar() == Some("caller");
+            let sources = attribute_map
+                .filter(|node| !matches!(&node.kind, NodeKind::Map(entries) if entries.iter().all(is_caller)));
+            for (node, key) in [(sources, "attributes"), (proxies, "trusted_proxies")] {
                 if let Some(node) = node {
                     let text =
                         format!("`{key}` has no effect without `forward_auth`: callers send attributes themselves");
@@ -32,8 +34,9 @@ impl SettingsReader<'_> {
         }
         let forward = Forward {
             gateway: gateway?,
-            attributes: attributes?,
+            attributes: attributes?.extracted,
             trusted_proxies: trusted_proxies?,
+            unknown_domain: unknown_domain.unwrap_or_default(),
         };
         if let (None, Some(node)) = (proxies, forward_auth)
             && forward
@@ -49,43 +52,17 @@ impl SettingsReader<'_> {
         Some(forward)
     }
 
-    fn gateway(&mut self, node: &Node) -> Option<Gateway> {
-        let inner = node.fields("`forward_auth`", &["gateway"], &mut self.problems)?;
-        let gateway = inner.require("`forward_auth`", "gateway", "gateway: traefik", &mut self.problems)?;
-        gateway.keyword("a gateway", &Gateway::NAMES, &mut self.problems)
-    }
-
-    /// `None` if one of them is invalid.
-    fn attributes(&mut self, node: &Node) -> Option<Vec<(Box<str>, RequestField)>> {
-        let entries = node.entries(
-            "names of attributes and their sources",
-            "{ merchant: header:x-merchant-id }",
-            &mut self.problems,
-        )?;
-        let mut attributes = Vec::with_capacity(entries.len());
-        for (name, source) in entries {
-            let Some(text) = source.text("the source of an attribute", &mut self.problems) else {
-                continue;
-            };
-            let Some(part) = RequestField::from_name(text) else {
-                self.problems.error_with(
-                    &source.location,
-                    "unknown source of an attribute",
-                    "write `path`, `method`, `host`, `client_ip` or `header:NAME`",
-                );
-                continue;
-            };
-            if part == RequestField::ClientIp && !holds_addresses(&name.text) {
-                let text = format!(
-                    "rules do not treat `{}` as an address, so each IPv6 address is counted separately",
-                    name.text
-                );
-                let hint = "a client with one IPv6 address has millions; name the attribute `ip` or `client_ip`, so that `ipv6_prefix` applies";
-                self.problems
-                    .push(Problem::warning(&name.location, text).with_hint(hint));
-            }
-            attributes.push((name.text.clone(), part));
-        }
-        (attributes.len() == entries.len()).then_some(attributes)
+    /// The gateway, and the answer to domains without rules.
+    fn gateway(&mut self, node: &Node) -> (Option<Gateway>, Option<UnknownDomainPolicy>) {
+        let Some(inner) = node.fields("`forward_auth`", &["gateway", "unknown_domain"], &mut self.problems) else {
+            return (None, None);
+        };
+        let gateway = inner.require("`forward_auth`", "gateway", "gateway: traefik", &mut self.problems);
+        let gateway = gateway.and_then(|node| node.keyword("a gateway", &Gateway::NAMES, &mut self.problems));
+        let unknown_domain = inner.find("unknown_domain").filter(|node| !node.is_null());
+        let what = "an answer to unknown domains";
+        let unknown_domain =
+            unknown_domain.and_then(|node| node.keyword(what, &UnknownDomainPolicy::NAMES, &mut self.problems));
+        (gateway, unknown_domain)
     }
 }

@@ -187,6 +187,9 @@ fn gateways_are_as_they_are_written() {
     assert_eq!(
         forward.attributes,
         [
+            ("path".into(), RequestField::Path),
+            ("method".into(), RequestField::Method),
+            ("host".into(), RequestField::Host),
             ("merchant".into(), merchant),
             ("endpoint".into(), RequestField::Path),
             ("ip".into(), RequestField::ClientIp),
@@ -199,6 +202,52 @@ fn gateways_are_as_they_are_written() {
 }
 
 #[test]
+fn attributes_are_added_to_the_default_in_every_layer() {
+    let folder = std::env::temp_dir().join(format!("tollgate-attributes-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder can be made");
+    let file = folder.join("tollgate.yaml");
+    std::fs::write(
+        &file,
+        "forward_auth: { gateway: nginx, unknown_domain: allow }\ntrusted_proxies: []\n\
+         attributes: { merchant: header:x-merchant-id, host: none }\n",
+    )
+    .expect("it can be written");
+    let sources = Sources {
+        file: Some(file),
+        variables: vec![
+            ("TOLLGATE_ATTRIBUTES__ENDPOINT".into(), "path".into()),
+            ("TOLLGATE_ATTRIBUTES__METHOD".into(), "none".into()),
+        ],
+        store: None,
+        set: vec!["attributes.ip=none".into(), "attributes.points=caller".into()],
+    };
+    let raw = sources.read().expect("every layer can be read");
+    std::fs::remove_dir_all(&folder).expect("it can be removed");
+    let (config, _) = Config::read(&raw).expect("it is valid");
+    let forward = config.forward.expect("a gateway is named");
+    assert_eq!(forward.unknown_domain, crate::server::http::UnknownDomainPolicy::Allow);
+    let names: Vec<&str> = forward.attributes.iter().map(|(name, _)| &**name).collect();
+    assert_eq!(names, ["path", "merchant", "endpoint"]);
+    let known: Vec<&str> = config.known_attributes.names.iter().map(|name| &**name).collect();
+    assert_eq!(known, ["path", "merchant", "endpoint", "points"]);
+}
+
+#[test]
+fn attributes_of_all_callers_are_known_if_only_a_gateway_asks() {
+    let closed = "server: { grpc: disabled, resp: disabled }\n";
+    let gateway = "forward_auth: { gateway: nginx }\n";
+    for (text, expected) in [
+        (String::new(), Coverage::Unknown),
+        (closed.to_owned(), Coverage::Unknown),
+        (gateway.to_owned(), Coverage::Partial),
+        (format!("{gateway}server: {{ grpc: disabled }}\n"), Coverage::Partial),
+        (format!("{closed}{gateway}"), Coverage::Complete),
+    ] {
+        assert_eq!(accepted(&text).known_attributes.coverage, expected, "{text}");
+    }
+}
+
+#[test]
 fn settings_that_let_clients_share_or_multiply_their_counters_are_told_of() {
     let trusting = "forward_auth: { gateway: caddy }\ntrusted_proxies: [127.0.0.1]\n";
     for (text, expected) in [
@@ -208,6 +257,10 @@ fn settings_that_let_clients_share_or_multiply_their_counters_are_told_of() {
         ),
         (
             "forward_auth: { gateway: caddy }\nattributes: { path: path }".to_owned(),
+            Some("the address of the gateway in every request"),
+        ),
+        (
+            "forward_auth: { gateway: caddy }\nattributes: { ip: none }".to_owned(),
             None,
         ),
         (

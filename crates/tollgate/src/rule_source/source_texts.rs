@@ -107,6 +107,9 @@ impl SourceTexts {
     fn rules(&self, raw: &RawSettings, config: Option<&Config>, problems: &mut Problems) -> Option<RuleSet> {
         let ipv6_prefix = config.map_or(IPV6_PREFIX, |config| config.ipv6_prefix);
         let mut parser = RulesParser::new(rules::ParserOptions { ipv6_prefix });
+        if let Some(config) = config {
+            parser.set_known_attributes(config.known_attributes.clone());
+        }
         let file_settings = raw.setting("rules_files").or(raw.setting(ratelimit::SETTING));
         match (raw.setting("rules"), file_settings) {
             (Some(rules), _) => parser.add_rules(rules, Attempt::DOMAIN),

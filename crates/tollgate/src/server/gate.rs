@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 use tollgate_limiter::clock::{StartTime, Stopwatch};
 use tollgate_limiter::core::algorithm::cell::Reply;
-use tollgate_limiter::core::rules::{Attempt, Explanation, RuleSet, Verdict};
+use tollgate_limiter::core::rules::{Attempt, Explanation, RuleSet, UnknownDomain, Verdict};
 use tollgate_limiter::core::{Cell, Charge, Cost, Micros};
 use tollgate_limiter::store::StoreError;
 use tollgate_limiter::{
@@ -210,6 +210,11 @@ impl Gate {
         self.telemetry.metrics().rules_loaded.get()
     }
 
+    /// The number of active rules that have matched no attempt since they were loaded.
+    pub fn rules_never_matched(&self) -> u64 {
+        self.telemetry.metrics().matches.never_matched()
+    }
+
     /// The current phase.
     pub fn phase(&self) -> Phase {
         self.admission.phase()
@@ -289,6 +294,7 @@ impl RulesSnapshot<'_> {
             direction: Direction::Consume,
             verdict: ObservedVerdict::Rules(&result.verdict),
             request_allowed: result.verdict.allowed,
+            lacks_key: result.lacks_key,
             protocol: self.protocol,
         });
         if result.invalid_costs > 0 {
@@ -319,6 +325,7 @@ impl RulesSnapshot<'_> {
                     },
                 },
                 request_allowed: combined.allowed,
+                lacks_key: combined.lacks_key,
                 protocol: self.protocol,
             });
         }
@@ -336,6 +343,25 @@ impl RulesSnapshot<'_> {
         observers.record(&self.active_rules.observer_state, event);
     }
 
+    /// The reason an attempt met no rule, if its domain has none.
+    #[inline]
+    pub fn unknown_domain(&self, attempt: &Attempt<'_>, verdict: &Verdict<'_>) -> Option<UnknownDomain> {
+        match verdict.rulings.is_empty() {
+            true => self.limiter().rules().unknown_domain(attempt.domain),
+            false => None,
+        }
+    }
+
+    /// The reason to reject a request to a domain that has no rules. Counted as an attempt without a rule.
+    pub fn reject_unknown_domain(&self, domain: &str) -> Option<UnknownDomain> {
+        let unknown = self.limiter().rules().unknown_domain(domain)?;
+        let next_step = "answered with 404; correct the domain in the path that the gateway asks, or set \
+                         `unknown_domain: allow` in `forward_auth`";
+        let matches = &self.gate.telemetry.metrics().matches;
+        matches.add_unknown_domain(&unknown, self.protocol, next_step);
+        Some(unknown)
+    }
+
     /// Explains the verdict an attempt would get. Consumes nothing.
     pub async fn explain(&self, attempt: &Attempt<'_>) -> Explanation<'_> {
         self.limiter().explain(attempt).await
@@ -350,6 +376,7 @@ impl RulesSnapshot<'_> {
             direction: Direction::Refund,
             verdict: ObservedVerdict::Rules(&verdict),
             request_allowed: true,
+            lacks_key: false,
             protocol: self.protocol,
         });
         verdict
@@ -358,7 +385,7 @@ impl RulesSnapshot<'_> {
     /// Clears the counters of one subject, for one rule or for all, and returns how many held something.
     ///
     /// # Errors
-    /// A name that no rule and no window of the attempt's domain has, or an unavailable store.
+    /// A domain without rules, a name that no rule and no window of the domain has, or an unavailable store.
     pub async fn forget(&self, attempt: &Attempt<'_>, rule: Option<&str>) -> Result<u64, ForgetError> {
         self.limiter().forget(attempt, rule).await
     }

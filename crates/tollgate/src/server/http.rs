@@ -10,7 +10,7 @@ pub mod settings;
 
 pub use super::headers::{Dialect, DialectError, Dialects};
 pub use api::OPENAPI;
-pub use forward::{Forward, Gateway, RequestField};
+pub use forward::{Forward, Gateway, RequestField, UnknownDomainPolicy};
 pub use problem_details::ProblemDetails;
 pub use settings::{HttpLimits, HttpSettings, RetryAfter, RetryAfterFormat};
 

@@ -32,6 +32,8 @@ pub(crate) struct VerdictEvent<'a> {
     pub(crate) verdict: ObservedVerdict<'a>,
     /// True if the whole request is allowed, of which this may be one of several attempts.
     pub(crate) request_allowed: bool,
+    /// True if the request lacks a `per` attribute of rules in its domain.
+    pub(crate) lacks_key: bool,
     /// The protocol it arrived over.
     pub(crate) protocol: Protocol,
 }
@@ -54,16 +56,21 @@ pub(crate) enum ObservedVerdict<'a> {
     },
 }
 
-impl<A: VerdictObserver, B: VerdictObserver> VerdictObserver for (&A, &B) {
-    type RuleState = (A::RuleState, B::RuleState);
+impl<A: VerdictObserver, B: VerdictObserver, C: VerdictObserver> VerdictObserver for (&A, &B, &C) {
+    type RuleState = (A::RuleState, B::RuleState, C::RuleState);
 
     fn rule_state(&self, rules: &RuleSet) -> Self::RuleState {
-        (self.0.rule_state(rules), self.1.rule_state(rules))
+        (
+            self.0.rule_state(rules),
+            self.1.rule_state(rules),
+            self.2.rule_state(rules),
+        )
     }
 
     #[inline]
     fn record(&self, state: &Self::RuleState, event: &VerdictEvent<'_>) {
         self.0.record(&state.0, event);
         self.1.record(&state.1, event);
+        self.2.record(&state.2, event);
     }
 }

@@ -7,6 +7,7 @@
 mod decisions;
 mod faults;
 mod histogram;
+mod rule_matches;
 mod store;
 
 pub use decisions::Protocol;
@@ -25,6 +26,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
+use rule_matches::{ActiveMatches, RuleMatches};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -50,6 +52,8 @@ pub enum MetricNames {
 #[derive(Debug, Default)]
 pub struct Metrics {
     pub(super) decisions: Decisions,
+    /// Rules that never match, and attempts without a rule.
+    pub(super) matches: RuleMatches,
     /// Statistics of `ratelimit`.
     pub ratelimit: RatelimitStats,
     /// Calls that were rejected or panicked.
@@ -75,7 +79,7 @@ pub struct Metrics {
 }
 
 /// The counters that observers keep for one rule set.
-pub(super) type ObserverState = (RuleCounts, RatelimitCounts);
+pub(super) type ObserverState = (RuleCounts, RatelimitCounts, Arc<ActiveMatches>);
 
 /// Counts one connection as open until it is dropped.
 #[derive(Debug)]
@@ -130,8 +134,8 @@ impl Telemetry {
 impl Metrics {
     /// The observers of every verdict. A new one is one more element.
     #[inline]
-    pub(super) fn observers(&self) -> (&Decisions, &RatelimitStats) {
-        (&self.decisions, &self.ratelimit)
+    pub(super) fn observers(&self) -> (&Decisions, &RatelimitStats, &RuleMatches) {
+        (&self.decisions, &self.ratelimit, &self.matches)
     }
 
     /// Counts a connection until the returned guard is dropped.
@@ -175,6 +179,7 @@ impl Collector for Metrics {
         self.decisions.encode(&mut encoder)?;
         self.ratelimit.encode(&mut encoder)?;
         self.faults.encode(&mut encoder)?;
+        self.matches.encode(&mut encoder)?;
         let seconds = encoder.encode_descriptor(
             "tollgate_decision",
             "Time from planning to verdict, in seconds.",

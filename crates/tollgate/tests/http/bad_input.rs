@@ -25,6 +25,17 @@ fn bad_bodies_are_400_and_name_the_field() {
         ("/v1/check", r#"{"attributes":{"a":null}}"#, json!("attributes.a")),
         ("/v1/check", r#"{"attributes":{},"cost":1.5}"#, json!("cost")),
         ("/v1/check", r#"{"attributes":{},"extra":1}"#, json!("extra")),
+        ("/v1/check", r#"{"domain":"","attributes":{}}"#, json!("domain")),
+        ("/v1/check", r#"{"domain":"","attributes":{"a":"\n"}}"#, json!("domain")),
+        ("/v1/refund", r#"{"domain":"","attributes":{}}"#, json!("domain")),
+        ("/v1/explain", r#"{"domain":"","attributes":{}}"#, json!("domain")),
+        ("/v1/forget", r#"{"domain":"","attributes":{}}"#, json!("domain")),
+        ("/v1/forget", r#"{"domain":"defualt","attributes":{}}"#, json!("domain")),
+        (
+            "/v1/check/batch",
+            r#"[{"attributes":{}},{"domain":"","attributes":{}}]"#,
+            json!("domain"),
+        ),
         ("/v1/refund", r#"{"attributes":{},"cost":-1}"#, json!("cost")),
         ("/v1/explain", r#"{"attributes":[]}"#, json!("attributes")),
         ("/v1/forget", r#"{"attributes":{},"rule":1}"#, json!("rule")),
@@ -37,6 +48,11 @@ fn bad_bodies_are_400_and_name_the_field() {
         is_problem(&answer, 400);
         assert_eq!(answer.json()["field"], field, "{path} {body}");
     }
+    let batch = client.post(
+        "/v1/check/batch",
+        r#"[{"attributes":{}},{"domain":"","attributes":{}}]"#,
+    );
+    assert_eq!(batch.json()["index"], 1);
     is_problem(&client.post("/v1/check", b"{\"attributes\":{\"\xff\":1}}"), 400);
     assert_eq!(client.check_cost("", 0).json()["remaining"], 5);
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use tollgate::server::auth::tokens::{Keyring, Rights, TokenSecret, Tokens};
-use tollgate::server::http::{Forward, Gateway, HttpSettings, RequestField};
+use tollgate::server::http::{Forward, Gateway, HttpSettings, RequestField, UnknownDomainPolicy};
 use tollgate_test_kit::http::{Answer, Client, HttpServer, assert_starts_with, settings};
 
 /// Two of each address in `default`, one of each path in `paths`.
@@ -17,6 +17,7 @@ fn settings_for(gateway: Gateway) -> HttpSettings {
             gateway,
             attributes: Forward::default_attributes(),
             trusted_proxies: ["127.0.0.1/32".parse().unwrap()].into_iter().collect(),
+            unknown_domain: UnknownDomainPolicy::Deny,
         }),
         ..settings()
     }
@@ -55,12 +56,35 @@ fn an_allowed_request_is_200_and_nothing_else() {
             "x-ratelimit-reset: 30",
         ]
     );
+}
+
+#[test]
+fn a_domain_without_rules_is_404_unless_it_is_allowed() {
+    let server = server(Gateway::Traefik);
+    for path in ["/v1/forward/defualt", "/v1/forward-403/defualt"] {
+        let answer = request(&mut server.connect(), &format!("GET {path}"), CLIENT);
+        assert_eq!(answer.status, 404, "{path}");
+        assert_eq!(answer.header("content-type"), Some("application/problem+json"));
+        // Clients of the gateway may see it: it names no other domain.
+        assert_eq!(answer.json()["detail"], "domain `defualt` has no rules");
+    }
+    let metrics = server.gate.metrics_text();
+    let count = r#"tollgate_unmatched_total{protocol="forward",reason="unknown_domain"} 2"#;
+    assert!(metrics.contains(count), "{metrics}");
+
+    let mut settings = settings_for(Gateway::Traefik);
+    let forward = settings.forward.as_mut().expect("it has a gateway");
+    forward.unknown_domain = UnknownDomainPolicy::Allow;
+    let server = HttpServer::start_with(RULES, settings);
+    let answer = request(&mut server.connect(), "GET /v1/forward/defualt", CLIENT);
     // No rule met, no headers.
-    let nowhere = request(&mut server.connect(), "GET /v1/forward/nowhere", CLIENT);
     assert_eq!(
-        (nowhere.status, lines(&nowhere)),
+        (answer.status, lines(&answer)),
         (200, vec!["content-length: 0".to_owned()])
     );
+    let metrics = server.gate.metrics_text();
+    let count = r#"tollgate_unmatched_total{protocol="forward",reason="unknown_domain"} 1"#;
+    assert!(metrics.contains(count), "{metrics}");
 }
 
 #[test]
@@ -285,7 +309,7 @@ fn a_gateway_shows_its_own_token_and_its_clients_do_not_matter() {
         ),
         (format!("X-Tollgate-Token: {gateway}\r\n"), 200),
     ] {
-        for path in ["/v1/forward/paths", "/v1/forward-403/nowhere"] {
+        for path in ["/v1/forward/paths", "/v1/forward-403/paths"] {
             let answer = request(&mut client, &format!("GET {path}"), &headers);
             assert_eq!(answer.status, expected, "{path} {headers}");
             if expected == 401 {

@@ -81,6 +81,89 @@ fn every_rule_is_counted_once_for_an_attempt() {
 }
 
 #[test]
+fn rules_that_never_match_and_attempts_without_a_rule_are_counted() {
+    let server = HttpServer::start(
+        "- { id: plan, per: merchant, limit: 9/min }\n\
+         - { id: typo, when: { pth: /login }, limit: 9/min }\n\
+         - { id: pair, when: { endpoint: /x }, per: [merchant, user], limit: 9/min }\n\
+         - { id: off, limit: 9/min, mode: disabled }\n\
+         - { id: other, domain: api, per: user, limit: 9/min }\n",
+    );
+    let mut client = server.connect();
+    let never = |rule: &str| format!(r#"tollgate_rules_never_matched{{rule="{rule}"}}"#);
+    let series = scrape(&mut client);
+    let value = |name: &str| series.get(name).map(String::as_str);
+    for rule in ["plan", "typo", "pair"] {
+        assert_eq!(value(&never(rule)), Some("1"), "{rule} in {series:#?}");
+    }
+    assert_eq!(value(&never("off")), None);
+    assert_eq!(client.get("/readyz").json()["rules"]["never_matched"], 4);
+
+    client.check(r#""merchant":"m_1""#);
+    client.check(r#""merchant":"m_1","endpoint":"/x""#);
+    client.check(r#""user":"u_1","endpoint":"/x""#);
+    client.check(r#""colour":"blue""#);
+    let unknown = client.post("/v1/check", r#"{"domain":"defualt","attributes":{"merchant":"m_1"}}"#);
+    assert_eq!(
+        (unknown.status, &unknown.json()["rule"]),
+        (200, &serde_json::Value::Null)
+    );
+    assert_eq!(
+        unknown.json()["warning"],
+        "domain `defualt` has no rules; did you mean `default`?"
+    );
+    let batch = client.post(
+        "/v1/check/batch",
+        r#"[{"domain":"apii","attributes":{}},{"attributes":{"merchant":"m_1"}}]"#,
+    );
+    assert_eq!(
+        batch.json()[0]["warning"],
+        "domain `apii` has no rules; did you mean `api`?"
+    );
+    assert_eq!(batch.json()[1].get("warning"), None);
+    // An explanation and a refund decide nothing, and say the same.
+    for path in ["/v1/explain", "/v1/refund"] {
+        let answer = client.post(path, r#"{"domain":"apii","attributes":{}}"#);
+        assert!(answer.body.contains("did you mean `api`?"), "{path}: {}", answer.body);
+    }
+
+    let series = scrape(&mut client);
+    let value = |name: &str| series.get(name).map(String::as_str);
+    for (name, expected) in [
+        (never("plan"), "0"),
+        (never("typo"), "1"),
+        (never("pair"), "1"),
+        (
+            r#"tollgate_rules_never_matched{rule="other",domain="api"}"#.to_owned(),
+            "1",
+        ),
+        (
+            r#"tollgate_unmatched_total{protocol="http",reason="unknown_domain"}"#.to_owned(),
+            "2",
+        ),
+        (
+            r#"tollgate_unmatched_total{protocol="http",reason="no_rule"}"#.to_owned(),
+            "2",
+        ),
+        (r#"tollgate_missing_keys_total{rule="plan"}"#.to_owned(), "2"),
+        (r#"tollgate_missing_keys_total{rule="pair"}"#.to_owned(), "2"),
+    ] {
+        assert_eq!(value(&name), Some(expected), "{name} in {series:#?}");
+    }
+    assert_eq!(client.get("/readyz").json()["rules"]["never_matched"], 3);
+
+    // New rules start without a match; what was missing stays counted.
+    server
+        .gate
+        .install_rules(rule_set("- { id: plan, per: merchant, limit: 5/min }\n"));
+    let series = scrape(&mut client);
+    assert_eq!(series.get(&never("plan")).map(String::as_str), Some("1"));
+    assert_eq!(series.get(&never("typo")), None);
+    let missing = series.get(r#"tollgate_missing_keys_total{rule="plan"}"#);
+    assert_eq!(missing.map(String::as_str), Some("2"));
+}
+
+#[test]
 fn a_reload_counts_on_and_forgets_rules_that_are_gone() {
     let server = HttpServer::start(RULES);
     let mut client = server.connect();

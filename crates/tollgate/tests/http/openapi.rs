@@ -1,7 +1,7 @@
 //! The description of the API, held against what the server does.
 
 use serde_json::{Value, json};
-use tollgate::server::http::{Forward, Gateway, HttpSettings, OPENAPI, RequestField};
+use tollgate::server::http::{Forward, Gateway, HttpSettings, OPENAPI, RequestField, UnknownDomainPolicy};
 use tollgate_limiter::core::network::Networks;
 use tollgate_test_kit::http::{Answer, HttpServer, settings};
 
@@ -134,6 +134,7 @@ fn real_answers_are_as_described() {
         gateway: Gateway::Envoy,
         attributes: vec![("user".into(), RequestField::Host)],
         trusted_proxies: Networks::default(),
+        unknown_domain: UnknownDomainPolicy::Deny,
     };
     let settings = HttpSettings {
         forward: Some(forward),
@@ -201,6 +202,7 @@ fn what_the_server_takes_is_what_is_described() {
             json!({ "attributes": {}, "cost": "1" }),
             json!({ "attributes": {}, "domain": "shop" }),
             json!({ "attributes": {}, "domain": 1 }),
+            json!({ "attributes": {}, "domain": "" }),
             json!({ "attributes": {}, "domain": "d".repeat(257) }),
             json!({ "attributes": {}, "rule": "plan" }),
             json!({ "attributes": {}, "rule": null }),

@@ -19,7 +19,7 @@ fn a_server_is_alive_and_says_when_it_is_ready() {
         ready.body,
         concat!(
             r#"{"status":"ready","store":{"kind":"memory","reachable":true,"keys":1},"#,
-            r#""rules":{"loaded":1,"error":null},"breaker":"closed","instances":1}"#
+            r#""rules":{"loaded":1,"error":null,"never_matched":0},"breaker":"closed","instances":1}"#
         )
     );
     server.gate.advance_phase(Phase::Draining);
@@ -48,7 +48,7 @@ fn a_fault_in_changed_rules_is_told_and_the_old_ones_stay() {
     ));
     assert_eq!(
         client.get("/readyz").json()["rules"],
-        json!({ "loaded": 2, "error": null })
+        json!({ "loaded": 2, "error": null, "never_matched": 2 })
     );
     // What was used stays used.
     assert_eq!(client.check("").json()["remaining"], 988);

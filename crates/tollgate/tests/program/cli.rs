@@ -74,8 +74,23 @@ fn check_tells_by_its_exit_code_and_in_words() {
     let (code, stdout, _) = cli(&["check", "endpoint=/v1", "--domain", "elsewhere"]);
     assert_eq!(
         (code, stdout.as_str()),
-        (Some(0), "allowed: no enforced rule matched\n")
+        (
+            Some(0),
+            "allowed: domain `elsewhere` has no rules; there are rules for `default`\n"
+        )
     );
+    let meant = "domain `defualt` has no rules; did you mean `default`?";
+    let (code, stdout, _) = cli(&["check", subject, "--domain", "defualt"]);
+    assert_eq!((code, stdout), (Some(0), format!("allowed: {meant}\n")));
+    let (code, stdout, _) = cli(&["explain", subject, "--domain", "defualt"]);
+    assert_eq!(code, Some(0));
+    assert!(stdout.starts_with(&format!("allowed: {meant}\n")), "{stdout}");
+    let (code, stdout, stderr) = cli(&["forget", subject, "--domain", "defualt"]);
+    assert_eq!((code, stdout.as_str()), (Some(2), ""));
+    assert!(stderr.contains(&format!(": {meant}")), "{stderr}");
+    let (code, _, stderr) = cli(&["check", subject, "--domain", ""]);
+    assert_eq!(code, Some(2));
+    assert!(stderr.contains("`domain` is empty"), "{stderr}");
 
     let (code, stdout, _) = cli(&["explain", subject, "endpoint=/v1"]);
     assert_eq!(code, Some(0));

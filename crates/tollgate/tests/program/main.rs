@@ -6,6 +6,7 @@ mod docs;
 mod envoy;
 mod instances;
 mod listeners;
+mod misspellings;
 mod ratelimit;
 mod reload;
 mod resp;

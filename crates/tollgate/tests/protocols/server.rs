@@ -6,7 +6,7 @@ use tokio::runtime::Runtime;
 use tollgate::server::gate::{Gate, Phase};
 use tollgate::server::grpc::{self, GrpcSettings};
 use tollgate::server::headers::Dialects;
-use tollgate::server::http::{self, Forward, Gateway, HttpSettings, RequestField};
+use tollgate::server::http::{self, Forward, Gateway, HttpSettings, RequestField, UnknownDomainPolicy};
 use tollgate::server::net::listen::{Address, Listener};
 use tollgate::server::resp::{self, RespSettings};
 use tollgate::server::store::AnyStore;
@@ -23,6 +23,7 @@ fn forward() -> Forward {
         gateway: Gateway::Traefik,
         attributes: ["protocol", "user", "tier", "path", "points"].map(header).to_vec(),
         trusted_proxies: Networks::default(),
+        unknown_domain: UnknownDomainPolicy::Deny,
     }
 }
 

@@ -93,3 +93,20 @@ fn checks_are_counted_by_door() {
     let wanted = "tollgate_decisions_total{rule=\"plan\",result=\"allow\",source=\"memory\",protocol=\"resp\"} 1\n";
     assert!(metrics.contains(wanted), "{metrics}");
 }
+
+#[test]
+fn a_check_in_a_domain_without_rules_is_counted() {
+    let server = RespServer::start_with(RULES, Default::default());
+    let mut client = server.connect();
+    let unlimited = "*6\r\n:0\r\n:-1\r\n:-1\r\n:-1\r\n:-1\r\n$-1\r\n";
+    client.expect("TOLLGATE.CHECK shopp 1 user a", unlimited);
+    client.expect("TOLLGATE.CHECK shop 1 planet mars", unlimited);
+    let metrics = server.gate.metrics_text();
+    for wanted in [
+        "tollgate_unmatched_total{protocol=\"resp\",reason=\"unknown_domain\"} 1\n",
+        "tollgate_unmatched_total{protocol=\"resp\",reason=\"no_rule\"} 1\n",
+        "tollgate_missing_keys_total{rule=\"elsewhere\",domain=\"shop\"} 1\n",
+    ] {
+        assert!(metrics.contains(wanted), "{wanted} in {metrics}");
+    }
+}

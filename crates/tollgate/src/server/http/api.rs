@@ -194,7 +194,8 @@ impl HttpService {
         let attempt = check_request.attempt(&attributes);
         let snapshot = self.gate.snapshot(Protocol::Http);
         let result = snapshot.check(&attempt).await;
-        let response = CheckResponse::new(&attempt, &result);
+        let unknown = snapshot.unknown_domain(&attempt, &result.verdict);
+        let response = CheckResponse::new(&attempt, &result, unknown.as_ref());
         Ok(response::check_response(&self.settings, &response))
     }
 

@@ -26,6 +26,18 @@ pub struct Forward {
     pub attributes: Vec<(Box<str>, RequestField)>,
     /// The proxies whose report of a client's address is trusted.
     pub trusted_proxies: Networks,
+    /// The answer to requests to a domain without rules.
+    pub unknown_domain: UnknownDomainPolicy,
+}
+
+/// The answer to a gateway that asks for a domain without rules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UnknownDomainPolicy {
+    /// 404: the path in the gateway is misspelt, and nothing would be limited.
+    #[default]
+    Deny,
+    /// 200.
+    Allow,
 }
 
 /// A kind of gateway.
@@ -145,6 +157,11 @@ impl Gateway {
         ("envoy", Self::Envoy),
         ("haproxy", Self::Haproxy),
     ];
+}
+
+impl UnknownDomainPolicy {
+    /// Every policy with its name in the settings.
+    pub const NAMES: [(&'static str, Self); 2] = [("deny", Self::Deny), ("allow", Self::Allow)];
 }
 
 impl RequestField {

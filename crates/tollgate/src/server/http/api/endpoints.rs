@@ -6,7 +6,7 @@ use super::response::CheckResponse;
 use super::{EndpointResult, HttpService, PLAIN_TEXT, explain, request, response, rls};
 use crate::server::auth::tokens::Rights;
 use crate::server::http::auth;
-use crate::server::http::forward::ForwardPath;
+use crate::server::http::forward::{ForwardPath, UnknownDomainPolicy};
 use crate::server::http::json::ObjectWriter;
 use crate::server::http::problem_details::ProblemDetails;
 use crate::server::rls::request::is_refund;
@@ -39,7 +39,8 @@ impl HttpService {
             if index > 0 {
                 out.push(b',');
             }
-            response::write_body(&mut out, &CheckResponse::new(attempt, result));
+            let unknown = snapshot.unknown_domain(attempt, &result.verdict);
+            response::write_body(&mut out, &CheckResponse::new(attempt, result, unknown.as_ref()));
         }
         out.push(b']');
         Ok(response::json(out))
@@ -51,11 +52,13 @@ impl HttpService {
         let attempt = check_request.attempt(&attributes);
         let snapshot = self.gate.snapshot(Protocol::Http);
         let verdict = snapshot.refund(&attempt).await;
+        let unknown = snapshot.unknown_domain(&attempt, &verdict);
         let response = CheckResponse {
             verdict: &verdict,
             lease: None,
             cost: attempt.cost,
             now: Timestamp::EPOCH,
+            unknown_domain: unknown.as_ref(),
         };
         let mut out = Vec::with_capacity(ELEMENT_BYTES);
         response::write_body(&mut out, &response);
@@ -70,6 +73,7 @@ impl HttpService {
             .forget(&check_request.attempt(&attributes), check_request.rule())
             .await;
         let forgotten = forgotten.map_err(|error| match error {
+            ForgetError::UnknownDomain(unknown) => ProblemDetails::for_field("domain", unknown.to_string()),
             ForgetError::Unknown(unknown) => ProblemDetails::for_field("rule", unknown.to_string()),
             ForgetError::Store(error) => store_unavailable(error, "some counters may be cleared; retry"),
         })?;
@@ -137,15 +141,20 @@ impl HttpService {
                 "forward-auth is not configured; set `forward_auth: { gateway: … }`",
             ));
         };
+        let snapshot = self.gate.snapshot(Protocol::Forward);
+        if forward.unknown_domain == UnknownDomainPolicy::Deny
+            && let Some(unknown) = snapshot.reject_unknown_domain(&target.domain)
+        {
+            return Err(ProblemDetails::new(StatusCode::NOT_FOUND, unknown.public_text()));
+        }
         let extracted = forward.extract(head, target.rest, peer)?;
         let attempt = Attempt {
             domain: &target.domain,
             attributes: &extracted.attributes(),
             cost: Cost::ONE,
         };
-        let snapshot = self.gate.snapshot(Protocol::Forward);
         let result = snapshot.check(&attempt).await;
-        let response = CheckResponse::new(&attempt, &result);
+        let response = CheckResponse::new(&attempt, &result, None);
         Ok(response::gateway_response(
             &self.settings,
             &response,

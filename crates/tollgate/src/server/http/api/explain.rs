@@ -33,6 +33,7 @@ pub(in crate::server::http) fn encode(explanation: &Explanation<'_>) -> Vec<u8> 
         lease: None,
         cost: Cost::ZERO,
         now: Timestamp::EPOCH,
+        unknown_domain: explanation.unknown_domain.as_ref(),
     };
     let mut out = Vec::with_capacity(CAPACITY);
     ObjectWriter::write(&mut out, |object| {

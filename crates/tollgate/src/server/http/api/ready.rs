@@ -27,6 +27,7 @@ pub(in crate::server::http) fn readiness(gate: &Gate) -> Response<Full<Bytes>> {
         object.object("rules", |object| {
             object.value("loaded", &gate.rules_loaded());
             object.value("error", &gate.rules_error().as_deref());
+            object.value("never_matched", &gate.rules_never_matched());
         });
         object.value("breaker", status.breaker.state.name());
         match &status.fallback {

@@ -107,7 +107,7 @@ impl<'a> CheckRequest<'a> {
         let (mut domain, mut attributes, mut cost, mut rule) = (None, None, None, None);
         for (name, value) in members.entries {
             match &*name {
-                "domain" => set_once(&mut domain, &name, parse_string(&name, value, NAME_BYTES_MAX)?)?,
+                "domain" => set_once(&mut domain, &name, parse_domain(&name, value)?)?,
                 "attributes" => set_once(&mut attributes, &name, parse_attributes(value)?)?,
                 "cost" if form == Form::Attempt => set_once(&mut cost, &name, parse_cost(value)?)?,
                 "rule" if form == Form::Subject => {
@@ -251,6 +251,19 @@ fn parse_string<'a>(name: &str, value: &'a RawValue, bytes_max: usize) -> Result
         ));
     }
     Ok(text)
+}
+
+/// The name of a domain. An empty one is a caller's mistake, such as a variable that is not set: no rule has it, so nothing
+/// would be limited.
+fn parse_domain<'a>(name: &str, value: &'a RawValue) -> Result<Text<'a>, ProblemDetails> {
+    let domain = parse_string(name, value, NAME_BYTES_MAX)?;
+    match domain.is_empty() {
+        true => Err(ProblemDetails::for_field(
+            name,
+            "is empty; send the domain of the rules, or leave it out for `default`",
+        )),
+        false => Ok(domain),
+    }
 }
 
 /// The text of a JSON string; borrowed if it has no escapes.

@@ -12,7 +12,7 @@ use http_body_util::Full;
 use hyper::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Response, StatusCode};
 use tollgate_limiter::CheckResult;
-use tollgate_limiter::core::rules::{Attempt, Mode, Ruling, Verdict};
+use tollgate_limiter::core::rules::{Attempt, Mode, Ruling, UnknownDomain, Verdict};
 use tollgate_limiter::core::{Cost, Micros, Retry, Timestamp};
 
 pub(in crate::server::http) use body::{write as write_body, write_ruling};
@@ -27,16 +27,23 @@ pub(in crate::server::http) struct CheckResponse<'a> {
     pub(in crate::server::http) cost: Cost,
     /// The time of the decision, by the store's clock.
     pub(in crate::server::http) now: Timestamp,
+    /// The reason no rule matched, if the domain has none.
+    pub(in crate::server::http) unknown_domain: Option<&'a UnknownDomain>,
 }
 
 impl<'a> CheckResponse<'a> {
     /// The response to a check that has this result.
-    pub(in crate::server::http) fn new(attempt: &Attempt<'_>, result: &'a CheckResult<'a>) -> Self {
+    pub(in crate::server::http) fn new(
+        attempt: &Attempt<'_>,
+        result: &'a CheckResult<'a>,
+        unknown_domain: Option<&'a UnknownDomain>,
+    ) -> Self {
         Self {
             verdict: &result.verdict,
             lease: result.lease.as_deref(),
             cost: attempt.cost,
             now: result.now.unwrap_or(Timestamp::EPOCH),
+            unknown_domain,
         }
     }
 }

@@ -11,6 +11,7 @@ fn forward(gateway: Gateway, attributes: &[(&str, &str)], trusted: &[&str]) -> F
             .map(|&(name, text)| (name.into(), part(text)))
             .collect(),
         trusted_proxies: trusted.iter().map(|network| network.parse().unwrap()).collect(),
+        unknown_domain: UnknownDomainPolicy::default(),
     }
 }
 

@@ -19,7 +19,11 @@ pub(super) fn attempt(json: &str) -> Option<CheckRequest<'_>> {
         cursor.token(b':')?;
         match name {
             "domain" if domain.is_none() => {
-                domain = Some(cursor.string().filter(|domain| domain.len() <= NAME_BYTES_MAX)?);
+                domain = Some(
+                    cursor
+                        .string()
+                        .filter(|domain| (1..=NAME_BYTES_MAX).contains(&domain.len()))?,
+                );
             }
             "attributes" if attributes.is_none() => attributes = Some(cursor.attributes()?),
             "cost" if cost.is_none() => cost = Some(cursor.cost()?),

@@ -44,7 +44,12 @@ pub(super) fn write_with(out: &mut Vec<u8>, check: &CheckResponse<'_>, status: S
         ruling_with(out, ruling, copied);
         out.push(b'}');
     }
-    out.extend_from_slice(b"]}");
+    out.push(b']');
+    if let Some(unknown) = check.unknown_domain {
+        out.extend_from_slice(b",\"warning\":");
+        string(out, unknown.to_string().as_bytes());
+    }
+    out.push(b'}');
 }
 
 /// The members of one limit.
