@@ -58,7 +58,7 @@ impl Cost {
     /// The cost of a request unless a rule sets another.
     pub const ONE: Self = Self(1);
     /// The largest cost of one request.
-    pub const MAX: Self = Self(1_000_000_000);
+    pub const MAX: Self = Self(999_999_999_999_999);
 
     /// A cost of `units`.
     ///
@@ -77,6 +77,11 @@ impl Cost {
     pub const fn from_hits(hits: u64) -> Self {
         const HITS_MAX: u64 = (1 << 32) - 1;
         Self(if hits < HITS_MAX { hits } else { HITS_MAX })
+    }
+
+    /// The quantity of a `CL.THROTTLE` call, which may be more than any other cost.
+    pub const fn from_quantity(units: u64) -> Self {
+        Self(units)
     }
 
     /// The number of units.
@@ -202,14 +207,14 @@ mod tests {
     }
 
     #[test]
-    fn a_cost_is_at_most_a_thousand_million() {
-        assert_eq!(Cost::new(1_000_000_000), Ok(Cost::MAX));
+    fn a_cost_has_at_most_fifteen_digits() {
+        assert_eq!(Cost::new(999_999_999_999_999), Ok(Cost::MAX));
         assert_eq!(Cost::from_hits(4_294_967_294).get(), 4_294_967_294);
         assert_eq!(Cost::from_hits(u64::MAX).get(), 4_294_967_295);
-        let error = Cost::new(1_000_000_001).expect_err("one too many");
+        let error = Cost::new(1_000_000_000_000_000).expect_err("one too many");
         assert_eq!(
             error.to_string(),
-            "a cost of 1000000001 is more than one request may take: at most 1000000000"
+            "a cost of 1000000000000000 is more than one request may take: at most 999999999999999"
         );
     }
 }

@@ -111,7 +111,7 @@ fn what_cannot_be_read_is_refused_with_its_line_and_a_reason() {
         ("limit gcra 10/s depth 3", "line 1: `gcra 10/s depth 3` is no limit"),
         (
             "limit gcra 0/s",
-            "line 1: a limit of 0 allows nothing: give 1 to 1000000000 units (or ban the caller)",
+            "line 1: a limit of 0 allows nothing: give 1 to 999999999999999 units (or ban the caller)",
         ),
         (
             "limit gcra 10/s\nlimit gcra 10/s",
@@ -171,8 +171,8 @@ fn what_cannot_be_read_is_refused_with_its_line_and_a_reason() {
             "line 2: expected `allow <remaining> - <reset> [<delay>]` or `deny <remaining> <retry> <reset>`",
         ),
         (
-            "limit gcra 10/s\n0s 1000000001 deny 10 never 0s",
-            "line 2: a cost of 1000000001 is more than one request may take: at most 1000000000",
+            "limit gcra 10/s\n0s 1000000000000000 deny 10 never 0s",
+            "line 2: a cost of 1000000000000000 is more than one request may take: at most 999999999999999",
         ),
     ] {
         assert_eq!(parse(text).expect_err(text), expected);
@@ -246,8 +246,12 @@ fn the_page_on_algorithms_gives_each_refusal_in_its_own_words() {
         ),
         error_text(Concurrency::new(1, Micros::ZERO).map(Limit::from)),
         error_text(Cell::new(0, 0, 1).map(Limit::from)),
-        error_text(Cell::new(1_000_000_000, 1, 1).map(Limit::from)),
-        Cost::new(1_000_000_001).expect_err("too large").to_string(),
+        error_text(
+            rate(1_000_000_000_001, Micros::from_millis(1))
+                .map(FixedWindow::new)
+                .map(Limit::from),
+        ),
+        Cost::new(1_000_000_000_000_000).expect_err("too large").to_string(),
     ] {
         assert!(PAGE.contains(&text), "not on the page: {text}");
     }

@@ -45,7 +45,7 @@ fn a_limit_that_cannot_be_says_so_when_the_rule_is_made() {
         .expect_err("zero is no limit");
     assert_eq!(
         denial.to_string(),
-        "a limit of 0 allows nothing: give 1 to 1000000000 units (or ban the caller)"
+        "a limit of 0 allows nothing: give 1 to 999999999999999 units (or ban the caller)"
     );
     assert!(limiter.limit("slow", Gcra::per_day(1).burst(1_000_000)).is_err());
     assert!(

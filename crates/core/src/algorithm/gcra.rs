@@ -32,7 +32,7 @@ impl Gcra {
     /// The same rate with at most `burst` units at once.
     ///
     /// # Errors
-    /// A burst outside 1 to 10^9, or one that takes longer than 2^52 µs to come back.
+    /// A burst outside 1 to [`Rate::UNITS_MAX`], or one that takes longer than 2^52 µs to come back.
     pub fn with_burst(self, burst: u64) -> Result<Self, LimitError> {
         Meter::new(self.rate, burst).map(|meter| Self { meter, ..self })
     }

@@ -47,7 +47,7 @@ impl LeakyBucket {
     /// The same rate with a depth of `depth` units.
     ///
     /// # Errors
-    /// A depth outside 1 to 10^9, or one that takes longer than 2^52 µs to leak.
+    /// A depth outside 1 to [`Rate::UNITS_MAX`], or one that takes longer than 2^52 µs to leak.
     pub fn with_depth(self, depth: u64) -> Result<Self, LimitError> {
         Meter::new(self.rate, depth).map(|meter| Self { meter, ..self })
     }

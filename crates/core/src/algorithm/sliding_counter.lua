@@ -1,7 +1,17 @@
 -- Twin of sliding_counter.rs: two windows, the older weighted by how much of it the rolling window still covers.
 --
--- A state is a string: the end of the current window, the time of the last write, the counts of both windows.
-local SLIDING_COUNTER = '<I7I7I4I4'
+-- A state is a string: the end of the current window, the time of the last write, the counts of both windows; wide if
+-- four bytes do not hold one of those.
+local SLIDING_COUNTER, WIDE_COUNTER = '<I7I7I4I4', '<I7I7I7I7'
+
+local function counters_read(state)
+  return struct_unpack(#state == 22 and SLIDING_COUNTER or WIDE_COUNTER, state)
+end
+
+local function counters_write(ends, at, previous, current)
+  local is_narrow = previous <= NARROW and current <= NARROW
+  return struct_pack(is_narrow and SLIDING_COUNTER or WIDE_COUNTER, ends, at, previous, current)
+end
 
 -- The counters at `now`: that time, the end of the current window, both counts, and the state to write if the clock was
 -- set back.
@@ -10,12 +20,12 @@ local function counters_reconcile(limit, state, now, slack)
   if not state then
     return now, next_boundary(now + 1, period), 0, 0, nil
   end
-  local ends, at, previous, current = struct_unpack(SLIDING_COUNTER, state)
+  local ends, at, previous, current = counters_read(state)
   local back, repair
   now, back = reconcile(at, now, slack)
   if back > 0 then
     ends = ends > back and ends - back or 0
-    repair = struct_pack(SLIDING_COUNTER, ends, now, previous, current)
+    repair = counters_write(ends, now, previous, current)
   end
   if now >= ends then
     if now < ends + period then
@@ -47,17 +57,19 @@ end
 
 local function sliding_counter()
   return {
-    limit = window_limit,
+    limit = function(units, period)
+      return { units = units, period = period, bytes = 22 }
+    end,
     is_state = function(_, state)
-      if #state ~= 22 then
+      if #state ~= 22 and #state ~= 28 then
         return false
       end
-      local ends, at, previous, current = struct_unpack(SLIDING_COUNTER, state)
+      local ends, at, previous, current = counters_read(state)
       return at < ends
         and ends <= LAST
         and at <= LAST_NOW
-        and previous <= 1000000000
-        and current <= 1000000000
+        and previous <= UNITS
+        and current <= UNITS
     end,
     decide = function(limit, state, cost, now, slack)
       local ends, previous, current, repair
@@ -71,7 +83,7 @@ local function sliding_counter()
       local taken = cost < free and cost or free
       local next
       if taken > 0 then
-        next = struct_pack(SLIDING_COUNTER, ends, now, previous, current + taken)
+        next = counters_write(ends, now, previous, current + taken)
       end
       local allowed = cost <= free
       local wait = 0
@@ -101,10 +113,10 @@ local function sliding_counter()
       if left == current then
         return nil
       end
-      return struct_pack(SLIDING_COUNTER, ends, reconciled, previous, left)
+      return counters_write(ends, reconciled, previous, left)
     end,
     undo = function(limit, state, cost, mark_at, mark_frac, taken_at, lease, now, slack)
-      local _, written_at = struct_unpack(SLIDING_COUNTER, state)
+      local _, written_at = counters_read(state)
       if is_other_clock(written_at, taken_at, now, slack) then
         return nil
       end
@@ -116,10 +128,10 @@ local function sliding_counter()
       else
         return nil
       end
-      return struct_pack(SLIDING_COUNTER, ends, reconciled, previous, current)
+      return counters_write(ends, reconciled, previous, current)
     end,
     fresh_at = function(limit, state)
-      local ends, at, previous, current = struct_unpack(SLIDING_COUNTER, state)
+      local ends, at, previous, current = counters_read(state)
       return counters_fresh_at(limit, at, ends, previous, current)
     end,
   }

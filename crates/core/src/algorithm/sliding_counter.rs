@@ -1,5 +1,7 @@
 //! Sliding counter: two windows, the older weighted by how much of it the rolling window still covers.
 
+mod packed;
+
 use super::fixed_window::window_end;
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
 use crate::decision::{Cost, Decision, Standing};
@@ -7,6 +9,8 @@ use crate::units::muldiv::muldiv;
 use crate::units::rate::Rate;
 use crate::units::time::{Micros, Now, Timestamp};
 use std::num::NonZeroU64;
+
+pub use self::packed::PackedCounters;
 
 /// A sliding window counter.
 ///
@@ -25,8 +29,8 @@ pub struct State {
     pub(crate) end: Timestamp,
     /// The time of the last write.
     pub(crate) at: Timestamp,
-    pub(crate) previous: u32,
-    pub(crate) current: u32,
+    pub(crate) previous: u64,
+    pub(crate) current: u64,
 }
 
 /// The counters at the moment of a decision.
@@ -65,7 +69,7 @@ impl SlidingCounter {
         };
         let Some(state) = state else { return (fresh, None) };
         let end = state.end - reading.back;
-        let (previous, current) = (u64::from(state.previous), u64::from(state.current));
+        let (previous, current) = (state.previous, state.current);
         let windows = if now < end {
             Windows {
                 now,
@@ -166,12 +170,11 @@ impl SlidingCounter {
 
 impl Windows {
     fn state(&self) -> State {
-        let narrow = |count| u32::try_from(count).unwrap_or(u32::MAX);
         State {
             end: self.end,
             at: self.now,
-            previous: narrow(self.previous),
-            current: narrow(self.current),
+            previous: self.previous,
+            current: self.current,
         }
     }
 }
@@ -243,8 +246,8 @@ impl Algorithm for SlidingCounter {
         let windows = Windows {
             now: state.at,
             end: state.end,
-            previous: u64::from(state.previous),
-            current: u64::from(state.current),
+            previous: state.previous,
+            current: state.current,
         };
         self.fresh_at(&windows)
     }

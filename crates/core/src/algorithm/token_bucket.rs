@@ -48,7 +48,7 @@ impl TokenBucket {
     /// The same rate with a capacity of `burst`.
     ///
     /// # Errors
-    /// A burst outside 1 to 10^9, or one that takes longer than 2^52 µs to fill.
+    /// A burst outside 1 to [`Rate::UNITS_MAX`], or one that takes longer than 2^52 µs to fill.
     pub fn with_burst(self, burst: u64) -> Result<Self, LimitError> {
         Meter::new(self.rate, burst).map(|meter| Self { meter, ..self })
     }

@@ -11,6 +11,7 @@ local HAS_MIXED_PACES, HAS_REFUND = 1073741824, 2147483648
 local function debt_limit(parts, span, burst, form)
   local limit = meter(parts, span, burst)
   limit.form = form
+  limit.bytes = DEBT_BYTES[form]
   limit.tail = string_sub(struct_pack(form, 0, 0, 0, parts, span), 19)
   return limit
 end

@@ -67,6 +67,15 @@ pub struct TimeFraction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NanoFraction {
     rest: u32,
+    parts: NanoParts,
+}
+
+/// The parts of a microsecond that a nanosecond is: always the same number. Its bytes have room for the other cases of
+/// an enum with a debt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u16)]
+enum NanoParts {
+    Thousand = 1_000,
 }
 
 /// Set once units were refunded: the position of each charge in the debt is then unknown.
@@ -75,11 +84,27 @@ const HAS_REFUND: u32 = 1 << 31;
 /// Set once a debt has charges of different paces: the work of each charge is then unknown.
 const HAS_MIXED_PACES: u32 = 1 << 30;
 
-/// The bits that are not the fraction: a rate has at most 10^9 parts, which leaves both free.
+/// The bits that are not the fraction: a pace has at most 10^9 parts, which leaves both free.
 const FLAGS: u32 = HAS_REFUND | HAS_MIXED_PACES;
 
 /// Nanoseconds in a microsecond.
 pub(crate) const NANOS: NonZeroU64 = NonZeroU64::new(1_000).expect("not zero");
+
+impl Debt<NanoFraction> {
+    /// See [`HAS_REFUND`].
+    pub(crate) const HAS_REFUND: u32 = HAS_REFUND;
+    /// See [`FLAGS`].
+    pub(crate) const FLAGS: u32 = FLAGS;
+
+    /// A debt that ends so many microseconds and nanoseconds after the epoch.
+    pub(crate) fn in_nanos(until_us: u64, ns: u32, at: Timestamp, flags: u32) -> Self {
+        let until = ExactTime {
+            us: until_us,
+            frac: ns.into(),
+        };
+        Self::new(until, at, NanoFraction::NEW, flags)
+    }
+}
 
 #[expect(private_bounds, reason = "a closed list: other crates cannot add fractions")]
 impl<G: Fraction> Debt<G> {
@@ -114,7 +139,7 @@ impl<G: Fraction> Debt<G> {
     }
 
     #[inline]
-    fn flags(&self) -> u32 {
+    pub(crate) fn flags(&self) -> u32 {
         self.fraction.rest() & FLAGS
     }
 
@@ -348,7 +373,10 @@ impl Fraction for TimeFraction {
 }
 
 impl NanoFraction {
-    pub(crate) const NEW: Self = Self { rest: 0 };
+    pub(crate) const NEW: Self = Self {
+        rest: 0,
+        parts: NanoParts::Thousand,
+    };
 }
 
 impl Fraction for NanoFraction {
@@ -364,7 +392,7 @@ impl Fraction for NanoFraction {
 
     #[inline]
     fn with_rest(self, rest: u32) -> Self {
-        Self { rest }
+        Self { rest, ..self }
     }
 
     #[inline]
@@ -378,7 +406,7 @@ impl Fraction for NanoFraction {
 }
 
 fn narrow(parts: NonZeroU64) -> NonZeroU32 {
-    NonZeroU32::try_from(parts).expect("a rate has at most 10^9 units")
+    NonZeroU32::try_from(parts).expect("a pace has at most 10^9 parts")
 }
 
 #[cfg(test)]

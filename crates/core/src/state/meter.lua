@@ -17,6 +17,7 @@ local function meter(parts, span, burst)
     -- Filled in by others; a table that grows is dear.
     form = false,
     tail = false,
+    bytes = false,
     policy = false,
     algorithm = false,
     decide = false,

@@ -112,13 +112,23 @@ impl ExactTime {
 }
 
 impl Pace {
-    /// The pace of a rate in lowest terms, so that equal rates are equal.
+    /// The most parts of a microsecond: a state has 30 bits for them.
+    pub(crate) const PARTS_MAX: u64 = 1_000_000_000;
+
+    /// The pace of a rate in lowest terms, so that equal rates are equal. If those have too many parts, the fastest pace
+    /// that is slower: so the limit holds, and a second is missing a small part of a unit.
     fn from_rate(rate: Rate) -> Self {
         let (units, period) = (rate.units(), rate.period().get());
         let common = gcd(units, period);
+        let (parts, span) = (units / common, period / common);
+        let (parts, span) = if parts > Self::PARTS_MAX {
+            fastest_below(parts, span)
+        } else {
+            (parts, span)
+        };
         Self {
-            parts: NonZeroU64::new(units / common).expect("a rate has at least one unit"),
-            span: NonZeroU64::new(period / common).expect("a period is at least a millisecond"),
+            parts: NonZeroU64::new(parts).expect("a rate has at least one unit"),
+            span: NonZeroU64::new(span).expect("a period is at least a millisecond"),
         }
     }
 
@@ -294,6 +304,33 @@ impl Meter {
     }
 }
 
+/// The largest fraction below `parts / span`, which is in lowest terms, with at most as many parts as a pace may have.
+///
+/// By the continued fraction of the time of a unit, `span / parts`: its last convergent with few enough parts, and the
+/// last fraction on the way to the next one, are the closest on either side of it. The longer of the two times is the
+/// slower pace.
+fn fastest_below(parts: u64, span: u64) -> (u64, u64) {
+    let max = u128::from(Pace::PARTS_MAX);
+    let (parts, span) = (u128::from(parts), u128::from(span));
+    // Times as (span, parts): two convergents in a row.
+    let (mut older, mut newer) = ((0, 1), (1, 0));
+    let (mut numerator, mut denominator) = (span, parts);
+    let step =
+        |from: (u128, u128), towards: (u128, u128), times| (from.0 + times * towards.0, from.1 + times * towards.1);
+    while let Some(whole) = numerator.checked_div(denominator) {
+        let next = step(older, newer, whole);
+        if next.1 > max {
+            break;
+        }
+        (older, newer) = (newer, next);
+        (numerator, denominator) = (denominator, numerator % denominator);
+    }
+    let between = step(older, newer, (max - older.1) / newer.1.max(1));
+    let is_slower = |time: (u128, u128)| time.0 * parts >= time.1 * span;
+    let (span, parts) = if is_slower(newer) { newer } else { between };
+    (parts as u64, span as u64)
+}
+
 pub(crate) fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
@@ -317,6 +354,39 @@ mod tests {
             "a burst of 143 at 1 per 366day takes over 142 years to come back: lower the burst or raise the rate"
         );
         assert!(meter(1_000_000_000, Micros::from_millis(1), 1_000_000_000).is_ok());
+        assert!(meter(Rate::UNITS_MAX, Micros::from_secs(1), Rate::UNITS_MAX).is_ok());
+        assert!(meter(Rate::UNITS_MAX, Micros::from_millis(1), 1).is_err());
+    }
+
+    #[test]
+    fn a_rate_with_too_many_parts_is_the_fastest_pace_below_it() {
+        let paces = |units, period| meter(units, Micros::new(period), 1).expect("in range").pace;
+        let (second, day) = (1_000_000, 86_400_000_000);
+        for (units, period) in [
+            (4_294_967_291, second),
+            (12_345_678_901, day),
+            (999_999_999_999_999, second),
+            (999_999_999_999_999, 31_622_400_000_000),
+            (1_000_000_007, 1_000),
+        ] {
+            let Pace { parts, span } = paces(units, period);
+            assert!(parts.get() <= Pace::PARTS_MAX);
+            // Slower, by less than two parts in 10^9: units * span - parts * period is what is missing.
+            let exact = u128::from(units) * u128::from(span.get());
+            let kept = u128::from(parts.get()) * u128::from(period);
+            assert!(kept <= exact, "{units} in {period}");
+            assert!(
+                (exact - kept) * 500_000_000 <= exact,
+                "{units} in {period}: {parts} in {span}"
+            );
+            // No fraction with as few parts is closer: a neighbour above it has more with it.
+            assert!(
+                exact - kept <= u128::from(period),
+                "{units} in {period}: {parts} in {span}"
+            );
+        }
+        // Whatever has few enough in lowest terms is exact.
+        assert_eq!(paces(10_000_000_000, day).parts.get(), 25);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::algorithm::concurrency::Concurrency;
 use crate::algorithm::{LeaseId, fixed_window, sliding_counter};
 use crate::state::debt::{Debt, Fraction, NanoFraction, PackedDebt, TimeFraction, UnitFraction};
 use crate::state::leases::{self, LeaseTable};
+use crate::state::meter::Pace;
 use crate::state::ring::{Ring, Run, Shape};
 use crate::units::rate::Rate;
 use crate::units::time::{Now, Timestamp};
@@ -33,6 +34,11 @@ fn checked_write_time(us: u64) -> Option<Timestamp> {
 /// A number of units, read from outside.
 fn checked_units(units: u64) -> Option<u64> {
     (units <= Rate::UNITS_MAX).then_some(units)
+}
+
+/// The requests of a ring, read from outside.
+fn checked_total(total: u64) -> Option<u64> {
+    (total <= TOTAL_MAX).then_some(total)
 }
 
 impl StateNumbers for Debt<UnitFraction> {
@@ -100,7 +106,8 @@ impl StateNumbers for Debt<NanoFraction> {
 }
 
 fn checked_parts(parts: u64) -> Option<NonZeroU32> {
-    u32::try_from(checked_units(parts)?).ok().and_then(NonZeroU32::new)
+    let parts = u32::try_from(parts).ok().and_then(NonZeroU32::new);
+    parts.filter(|parts| u64::from(parts.get()) <= Pace::PARTS_MAX)
 }
 
 impl StateNumbers for fixed_window::State {
@@ -113,20 +120,14 @@ impl StateNumbers for fixed_window::State {
         Some(Self {
             due: checked_timestamp(due)?,
             at: checked_write_time(at)?,
-            // Windows of hits may hold more than others.
-            used: u32::try_from(used).ok()?.into(),
+            used: checked_units(used)?,
         })
     }
 }
 
 impl StateNumbers for sliding_counter::State {
     fn write_numbers(&self, numbers: &mut Vec<u64>) {
-        numbers.extend([
-            self.end.as_micros(),
-            self.at.as_micros(),
-            self.previous.into(),
-            self.current.into(),
-        ]);
+        numbers.extend([self.end.as_micros(), self.at.as_micros(), self.previous, self.current]);
     }
 
     fn from_numbers(numbers: &[u64]) -> Option<Self> {
@@ -136,15 +137,17 @@ impl StateNumbers for sliding_counter::State {
         if at >= end {
             return None;
         }
-        let narrow = |count| checked_units(count).and_then(|count| u32::try_from(count).ok());
         Some(Self {
             end: checked_timestamp(end)?,
             at: checked_write_time(at)?,
-            previous: narrow(previous)?,
-            current: narrow(current)?,
+            previous: checked_units(previous)?,
+            current: checked_units(current)?,
         })
     }
 }
+
+/// The most requests of a ring, with those that have left it since its counts last began at zero.
+const TOTAL_MAX: u64 = 1_000_000_000;
 
 /// Numbers of a ring before its runs, and of a run.
 const HEAD_NUMBERS: usize = 4;
@@ -181,13 +184,13 @@ impl StateNumbers for Ring {
         let runs = list.iter().map(|&[time, total]| {
             Some(Run {
                 time: checked_timestamp(time)?,
-                total: checked_units(total)?,
+                total: checked_total(total)?,
             })
         });
         Self::from_runs(
             shape,
             checked_write_time(at)?,
-            checked_units(total)?,
+            checked_total(total)?,
             runs.collect::<Option<Vec<Run>>>()?,
         )
     }

@@ -3,9 +3,9 @@
 //! The numbers of [`StateNumbers`], each in as few bytes as its largest value needs, little-endian; a ring or a table of
 //! leases as a header of numbers and its slots. Bytes come from outside, so every number is checked.
 
-use crate::algorithm::{fixed_window, sliding_counter};
+use crate::algorithm::{cell, fixed_window, sliding_counter};
 use crate::limit::{Limit, State};
-use crate::state::debt::{Debt, NanoFraction, TimeFraction, UnitFraction};
+use crate::state::debt::{Debt, TimeFraction, UnitFraction};
 use crate::state::leases::LeaseTable;
 use crate::state::numbers::StateNumbers;
 use crate::state::ring::Ring;
@@ -14,8 +14,14 @@ use crate::state::ring::Ring;
 const UNIT_DEBT: &[usize] = &[7, 7, 4, 4, 6];
 const TIME_DEBT: &[usize] = &[7, 7, 4, 4];
 const NANO_DEBT: &[usize] = &[7, 7, 4];
+const WIDE_CELL: &[usize] = &[7, 4, 6, 6, 4];
 const FIXED_WINDOW: &[usize] = &[7, 7, 4];
+const WIDE_FIXED_WINDOW: &[usize] = &[7, 7, 7];
 const SLIDING_COUNTER: &[usize] = &[7, 7, 4, 4];
+const WIDE_SLIDING_COUNTER: &[usize] = &[7, 7, 7, 7];
+
+/// The largest count in four bytes.
+const NARROW_MAX: u64 = u32::MAX as u64;
 
 impl State {
     /// Appends the bytes of this state in a shared store.
@@ -23,9 +29,14 @@ impl State {
         match self {
             Self::TokenBucket(state) | Self::LeakyBucket(state) => write(state, UNIT_DEBT, bytes),
             Self::Gcra(state) => write(state, TIME_DEBT, bytes),
-            Self::Cell(state) => write(state, NANO_DEBT, bytes),
-            Self::FixedWindow(state) => write(state, FIXED_WINDOW, bytes),
-            Self::SlidingCounter(state) => write(state, SLIDING_COUNTER, bytes),
+            Self::Cell(state @ cell::State::Narrow(_)) => write(state, NANO_DEBT, bytes),
+            Self::Cell(state @ cell::State::Wide(_)) => write(state, WIDE_CELL, bytes),
+            Self::FixedWindow(state) if state.used <= NARROW_MAX => write(state, FIXED_WINDOW, bytes),
+            Self::FixedWindow(state) => write(state, WIDE_FIXED_WINDOW, bytes),
+            Self::SlidingCounter(state) if state.previous.max(state.current) <= NARROW_MAX => {
+                write(state, SLIDING_COUNTER, bytes);
+            }
+            Self::SlidingCounter(state) => write(state, WIDE_SLIDING_COUNTER, bytes),
             Self::SlidingLog(ring) => ring.write_packed(bytes),
             Self::Concurrency(leases) => leases.write_packed(bytes),
         }
@@ -66,7 +77,8 @@ impl Limit {
         }
     }
 
-    /// The bytes of a state of this limit. None where the size depends on the state.
+    /// The bytes of most states of this limit; those with larger numbers have more. None where the size depends on the
+    /// length of the state.
     pub const fn packed_bytes(&self) -> Option<usize> {
         match self {
             Self::TokenBucket(_) | Self::LeakyBucket(_) => Some(size(UNIT_DEBT)),
@@ -84,13 +96,24 @@ impl Limit {
             Self::TokenBucket(_) => State::TokenBucket(read::<Debt<UnitFraction>>(bytes, UNIT_DEBT)?),
             Self::LeakyBucket(_) => State::LeakyBucket(read::<Debt<UnitFraction>>(bytes, UNIT_DEBT)?),
             Self::Gcra(_) => State::Gcra(read::<Debt<TimeFraction>>(bytes, TIME_DEBT)?),
-            Self::Cell(_) => State::Cell(read::<Debt<NanoFraction>>(bytes, NANO_DEBT)?),
-            Self::FixedWindow(_) => State::FixedWindow(read::<fixed_window::State>(bytes, FIXED_WINDOW)?),
-            Self::SlidingCounter(_) => State::SlidingCounter(read::<sliding_counter::State>(bytes, SLIDING_COUNTER)?),
+            Self::Cell(_) => State::Cell(read(bytes, either(bytes, NANO_DEBT, WIDE_CELL))?),
+            Self::FixedWindow(_) => {
+                let widths = either(bytes, FIXED_WINDOW, WIDE_FIXED_WINDOW);
+                State::FixedWindow(read::<fixed_window::State>(bytes, widths)?)
+            }
+            Self::SlidingCounter(_) => {
+                let widths = either(bytes, SLIDING_COUNTER, WIDE_SLIDING_COUNTER);
+                State::SlidingCounter(read::<sliding_counter::State>(bytes, widths)?)
+            }
             Self::SlidingLog(_) => State::SlidingLog(Ring::read_packed(bytes)?),
             Self::Concurrency(_) => State::Concurrency(LeaseTable::read_packed(bytes)?),
         })
     }
+}
+
+/// The widths of a state in so many bytes: the wide ones if they are those, otherwise the narrow ones.
+const fn either(bytes: &[u8], narrow: &'static [usize], wide: &'static [usize]) -> &'static [usize] {
+    if bytes.len() == size(wide) { wide } else { narrow }
 }
 
 const fn size(mut widths: &[usize]) -> usize {

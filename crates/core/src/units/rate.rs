@@ -21,7 +21,7 @@ pub enum LimitError {
         /// The largest valid number.
         max: u64,
     },
-    /// The burst is zero or above 10^9.
+    /// The burst is zero or above [`Rate::UNITS_MAX`].
     Burst {
         /// The number that was given.
         given: u64,
@@ -30,6 +30,13 @@ pub enum LimitError {
     Period {
         /// The number that was given.
         given: Micros,
+    },
+    /// More than 10^15 units a second.
+    TooFast {
+        /// The units that were given.
+        units: u64,
+        /// Their period.
+        period: Micros,
     },
     /// Filling the limit from empty takes longer than 2^52 µs.
     Fill {
@@ -52,11 +59,6 @@ pub enum LimitError {
     },
     /// A `CL.THROTTLE` rate of zero, or one whose interval is below a nanosecond.
     CellRate,
-    /// A `CL.THROTTLE` burst that is too large, or takes longer than 2^52 µs to come back.
-    CellBurst {
-        /// The limit that was given: `max_burst + 1`.
-        limit: u64,
-    },
 }
 
 /// The shortest and the longest time a period, a lease or a fill may take.
@@ -78,16 +80,22 @@ pub(crate) const fn is_period(span: Micros) -> bool {
 }
 
 impl Rate {
-    /// The most units a period or a burst may have.
-    pub const UNITS_MAX: u64 = 1_000_000_000;
+    /// The most units a period or a burst may have: as many as an integer of a header field can.
+    pub const UNITS_MAX: u64 = 999_999_999_999_999;
+
+    /// The most units a microsecond may have.
+    const PER_MICRO_MAX: u64 = 1_000_000_000;
 
     /// `units` per `period`.
     ///
     /// # Errors
-    /// Units outside 1 to 10^9, or a period outside 1 ms to 366 days.
+    /// Units outside 1 to [`Rate::UNITS_MAX`], a period outside 1 ms to 366 days, or more than 10^15 units a second.
     pub const fn new(units: u64, period: Micros) -> Result<Self, LimitError> {
         match checked_units(units, Self::UNITS_MAX) {
             Ok(_) if !is_period(period) => Err(LimitError::Period { given: period }),
+            Ok(units) if units.div_ceil(Self::PER_MICRO_MAX) > period.get() => {
+                Err(LimitError::TooFast { units, period })
+            }
             Ok(units) => Ok(Self { units, period }),
             Err(error) => Err(error),
         }
@@ -145,6 +153,10 @@ impl fmt::Display for LimitError {
                     "a period of {given} is out of range: give {PERIOD_MIN} to {PERIOD_MAX}"
                 )
             }
+            Self::TooFast { units, period } => write!(
+                f,
+                "{units} units in {period} are more than 10^15 a second: give fewer units or a longer period"
+            ),
             Self::Fill { burst, rate } => write!(
                 f,
                 "a burst of {burst} at {rate} takes over 142 years to come back: lower the burst or raise the rate"
@@ -162,11 +174,6 @@ impl fmt::Display for LimitError {
                 )
             }
             Self::CellRate => write!(f, "a rate must be at least 1 per period and at most 10^9 per second"),
-            Self::CellBurst { limit } => write!(
-                f,
-                "a limit of {limit} (max_burst + 1) is above {} or takes over 142 years to come back: lower max_burst",
-                Rate::UNITS_MAX
-            ),
         }
     }
 }

@@ -3,9 +3,7 @@
 use crate::keys::{Key, any_limit, capacity, span};
 use crate::standings::used_key;
 use proptest::prelude::*;
-use tollgate_core::{
-    Debt, LeaseTable, Limit, NanoFraction, Ring, State, StateNumbers, TimeFraction, UnitFraction, algorithm,
-};
+use tollgate_core::{Debt, LeaseTable, Limit, Ring, State, StateNumbers, TimeFraction, UnitFraction, algorithm};
 
 fn numbers_of(state: &State) -> Vec<u64> {
     let mut numbers = Vec::new();
@@ -30,7 +28,7 @@ fn state_from(limit: &Limit, numbers: &[u64]) -> Option<State> {
         Limit::SlidingCounter(_) => State::SlidingCounter(algorithm::sliding_counter::State::from_numbers(numbers)?),
         Limit::SlidingLog(_) => State::SlidingLog(Ring::from_numbers(numbers)?),
         Limit::Concurrency(_) => State::Concurrency(LeaseTable::from_numbers(numbers)?),
-        Limit::Cell(_) => State::Cell(Debt::<NanoFraction>::from_numbers(numbers)?),
+        Limit::Cell(_) => State::Cell(algorithm::cell::State::from_numbers(numbers)?),
     })
 }
 

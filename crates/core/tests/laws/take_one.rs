@@ -73,7 +73,8 @@ fn any_rate_at_all() -> impl Strategy<Value = Rate> {
         Just(longest - 1),
         1_000..=longest
     ];
-    let extreme = (units, period).prop_map(|(units, period)| Rate::new(units, Micros::new(period)).expect("in range"));
+    let extreme =
+        (units, period).prop_filter_map("too fast", |(units, period)| Rate::new(units, Micros::new(period)).ok());
     prop_oneof![any_rate(), extreme]
 }
 
@@ -82,9 +83,12 @@ fn any_burst_at_all() -> impl Strategy<Value = u64> {
 }
 
 fn any_cell_at_all() -> impl Strategy<Value = Limit> {
-    let sizes = (0..Rate::UNITS_MAX, 1..=Rate::UNITS_MAX, 1u64..10_000_000);
-    sizes.prop_filter_map("fills too slowly", |(burst, count, period)| {
-        Cell::new(burst, count, period).ok().map(Limit::from)
+    let units = || prop_oneof![1_u64..=1_000_000_000, 1_u64..=Rate::UNITS_MAX];
+    (units(), units(), 1u64..10_000_000).prop_filter_map("fills too slowly", |(limit, count, period)| {
+        let cell = Cell::new(limit - 1, count, period).ok()?;
+        let full = cell.decide(None, Cost::from_quantity(limit), now(START)).decision;
+        // Those with larger numbers have no such path.
+        cell.is_exact(full.standing()).then(|| cell.into())
     })
 }
 

@@ -312,13 +312,20 @@ fn describe(happening: &TimelineEvent, state: Option<&State>, whole: bool) -> [V
                 }
             };
             assert_eq!(standing.limit, happening.limit.capacity());
+            // Of a call with large numbers the twin gives only the decision and the state.
+            let is_computed = matches!(happening.limit, Limit::Cell(_)) && step.mark.frac >> 63 == 1;
+            let (remaining, mark) = if is_computed {
+                (COMPUTED, (0, 0))
+            } else {
+                (standing.remaining, (step.mark.at.as_micros(), step.mark.frac))
+            };
             let line = format!(
                 "{word} {} {} {wait} {} {} {} {}",
-                standing.remaining,
+                remaining,
                 standing.reset_after.get(),
                 step.fresh_at.as_micros(),
-                step.mark.at.as_micros(),
-                step.mark.frac,
+                mark.0,
+                mark.1,
                 step.mark.taken_at.as_micros()
             );
             (line, step.next.as_ref(), step.repair.as_ref())
@@ -327,6 +334,9 @@ fn describe(happening: &TimelineEvent, state: Option<&State>, whole: bool) -> [V
     };
     [line.into_bytes(), reply(change), reply(repair), held]
 }
+
+/// What remains, where the twin leaves that to its caller.
+const COMPUTED: u64 = 1 << 53;
 
 fn reply(change: Option<&Change>) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -341,7 +351,7 @@ fn reply(change: Option<&Change>) -> Vec<u8> {
         Some(Change::TokenBucket(it)) => State::TokenBucket(*it).write_packed(&mut bytes),
         Some(Change::LeakyBucket(it)) => State::LeakyBucket(*it).write_packed(&mut bytes),
         Some(Change::Gcra(it)) => State::Gcra(*it).write_packed(&mut bytes),
-        Some(Change::Cell(it)) => State::Cell(*it).write_packed(&mut bytes),
+        Some(Change::Cell(it)) => State::Cell(it.clone()).write_packed(&mut bytes),
         Some(Change::FixedWindow(it)) => State::FixedWindow(*it).write_packed(&mut bytes),
         Some(Change::SlidingCounter(it)) => State::SlidingCounter(*it).write_packed(&mut bytes),
     }

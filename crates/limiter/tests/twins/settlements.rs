@@ -253,7 +253,7 @@ impl Bench {
         Charge {
             key: index,
             limit: *limit,
-            cost: Cost::new(units.min(1_000_000_000)).expect("in range"),
+            cost: Cost::new(units.min(Cost::MAX.get())).expect("in range"),
             policy: *policy,
             on_failure: OnStoreFailure::Local,
         }

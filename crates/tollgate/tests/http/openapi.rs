@@ -195,7 +195,7 @@ fn what_the_server_takes_is_what_is_described() {
             json!({ "attributes": { "": "a" } }),
             json!({ "attributes": [] }),
             json!({ "attributes": {}, "cost": 0 }),
-            json!({ "attributes": {}, "cost": 1_000_000_000 }),
+            json!({ "attributes": {}, "cost": 999_999_999_999_999_u64 }),
             json!({ "attributes": {}, "cost": 1_000_000_001 }),
             json!({ "attributes": {}, "cost": -1 }),
             json!({ "attributes": {}, "cost": 1.5 }),

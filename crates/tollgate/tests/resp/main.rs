@@ -14,4 +14,5 @@ mod draining;
 mod handshakes;
 mod pipelines;
 mod throttle;
+mod throttle_grid;
 mod transactions;

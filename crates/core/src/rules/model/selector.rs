@@ -164,8 +164,8 @@ mod tests {
             (Some("+7"), 1, (3, CostValidity::Invalid)),
             (Some(" 7"), 1, (3, CostValidity::Invalid)),
             (Some(""), 1, (3, CostValidity::Invalid)),
-            (Some("1000000000"), 1, (Cost::MAX.get(), CostValidity::Valid)),
-            (Some("1000000000"), 2, (too_much, CostValidity::Valid)),
+            (Some("999999999999999"), 1, (Cost::MAX.get(), CostValidity::Valid)),
+            (Some("999999999999999"), 2, (too_much, CostValidity::Valid)),
             (Some("99999999999999999999999999"), 1, (too_much, CostValidity::Valid)),
             (Some("99999999999999999999999999"), 0, (0, CostValidity::Valid)),
         ] {

@@ -1,7 +1,8 @@
 //! A debt of units in as few bytes as its numbers need, for large tables.
 
 use super::{Debt, FLAGS, UnitFraction};
-use crate::units::rate::{PERIOD_MAX, Rate};
+use crate::state::meter::Pace;
+use crate::units::rate::PERIOD_MAX;
 use crate::units::time::{Now, Timestamp};
 use std::num::{NonZeroU32, NonZeroU64};
 
@@ -36,7 +37,7 @@ const _: () = {
     assert!(Timestamp::MAX.as_micros() >> UNTIL_BITS == 0);
     assert!(Now::MAX.as_micros() >> AT_BITS == 0);
     assert!(PERIOD_MAX.get() >> SPAN_TOP >> (u64::BITS - AT_BITS) == 0);
-    assert!(Rate::UNITS_MAX <= !FLAGS as u64);
+    assert!(Pace::PARTS_MAX <= !FLAGS as u64);
 };
 
 impl PackedDebt {
@@ -121,7 +122,7 @@ mod tests {
 
     #[test]
     fn the_largest_and_the_smallest_numbers_fit() {
-        let (units_max, span_max) = (Rate::UNITS_MAX, PERIOD_MAX.get());
+        let (units_max, span_max) = (Pace::PARTS_MAX, PERIOD_MAX.get());
         let (until, at) = (Timestamp::MAX.as_micros(), Now::MAX.as_micros());
         let rest = u64::from(FLAGS) | (units_max - 1);
         for numbers in [
@@ -144,7 +145,7 @@ mod tests {
         fn every_debt_that_can_be_is_the_same_unpacked(
             times in (up_to(Timestamp::MAX.as_micros()), up_to(Now::MAX.as_micros())),
             rest in up_to(u64::from(!FLAGS)), flags in 0..4_u64,
-            parts in up_to(Rate::UNITS_MAX - 1), span in up_to(PERIOD_MAX.get() - 1),
+            parts in up_to(Pace::PARTS_MAX - 1), span in up_to(PERIOD_MAX.get() - 1),
         ) {
             let (until, at) = (times.0.max(times.1), times.1);
             let parts = parts + 1;

@@ -1,5 +1,6 @@
 //! Random limits, new numbers for them, and random costs and times for a key under them.
 
+use crate::state::meter::Pace;
 use crate::testing::random::Random;
 use crate::units::time::Micros;
 use crate::{
@@ -52,14 +53,21 @@ pub(in crate::testing) fn random_numbers(algorithm: &str, random: &mut Random) -
             (1_000_000_000, YEAR),
             (999_999_999, S),
             (1_000_000, 7 * S),
+            (10_000_000_000, DAY),
+            (4_294_967_295, S),
+            (999_999_999_999_999, DAY),
+            (1_000_000_000_000, 3_600 * S),
         ]),
         6 => (random.between(1, 5_000), random.between(MS, 2 * MS)),
+        _ if random.one_in(2) => (log_uniform(random, Rate::UNITS_MAX), S.max(log_uniform(random, DAY))),
         _ => (log_uniform(random, 1_000_000_000), MS.max(log_uniform(random, YEAR))),
     };
     let burst = match random.below(4) {
         0 => units,
         1 => random.between(1, 20),
-        2 => random.pick(&[1, 2, 97, 65_537, 999_999_937, 1_000_000_000]),
+        2 => random.pick(&[1, 2, 97, 65_537, 999_999_937, 1_000_000_000, 4_294_967_296]),
+        // Products of the oracle with a long period are then still below 2^127.
+        _ if period <= DAY => log_uniform(random, Rate::UNITS_MAX),
         _ => log_uniform(random, 1_000_000_000),
     };
     let min_interval = match random.below(4) {
@@ -105,7 +113,7 @@ pub(in crate::testing) fn edit_numbers(algorithm: &str, old: LimitNumbers, rando
             ..old
         },
         _ => LimitNumbers {
-            units: (old.units * 2).min(1_000_000_000),
+            units: (old.units * 2).min(Rate::UNITS_MAX),
             ..old
         },
     };
@@ -128,12 +136,23 @@ fn clamp_numbers(algorithm: &str, numbers: LimitNumbers) -> LimitNumbers {
         min_interval,
         shaping,
     } = numbers;
+    // Products of the oracle with a long period are then still below 2^127.
+    let most = if period > DAY { 1_000_000_000 } else { Rate::UNITS_MAX };
+    let burst = burst.min(most);
+    units = units.min(most).min(period.saturating_mul(1_000_000_000));
     match algorithm {
         SlidingLog::NAME => units = units.min(SlidingLog::UNITS_MAX),
         Concurrency::NAME => units = units.min(Concurrency::SLOTS_MAX),
         Cell::NAME => {
             period = period.next_multiple_of(S);
-            units = units.min(period * 1_000);
+            // Between a nanosecond and the longest interval that is decided in microseconds.
+            units = units.clamp(((period * 1_000) >> 53) + 1, period * 1_000);
+        }
+        // What a pace holds exactly: not more parts in lowest terms.
+        TokenBucket::NAME | Gcra::NAME | LeakyBucket::NAME => {
+            let common = units.div_ceil(Pace::PARTS_MAX);
+            units -= units % common;
+            period = period.next_multiple_of(common);
         }
         _ => (),
     }
@@ -200,7 +219,7 @@ pub(in crate::testing) fn random_cost(random: &mut Random, small: bool, capacity
             _ => log_uniform(random, 1_000_000_000),
         }
     };
-    cost.clamp(1, 1_000_000_000)
+    cost.clamp(1, Rate::UNITS_MAX)
 }
 
 /// The clock of one key: where it is, and what its next move is measured by.

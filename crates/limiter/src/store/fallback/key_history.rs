@@ -26,11 +26,11 @@ pub(super) struct KeyRecord {
     /// The high half of its fingerprint; zero in an empty slot.
     key: u64,
     /// The last shared state: the units used, the time until they are back, and the instant of the reply.
-    used: u32,
+    used: u64,
     reset_after: Micros,
     at: Timestamp,
     /// Units allowed here and not repaid.
-    debt: u32,
+    debt: u64,
     /// True if the local counter was seeded since the last shared reply.
     pub(super) is_seeded: bool,
     /// True if the last shared call for it has an unknown outcome: a repayment might arrive unnoticed.
@@ -47,7 +47,7 @@ impl KeyHistory {
 
     /// Records the shared standing of a key.
     pub(super) fn learn(&self, key: Fingerprint, standing: &Standing, at: Timestamp) {
-        let used = narrow(standing.limit.saturating_sub(standing.remaining));
+        let used = standing.limit.saturating_sub(standing.remaining);
         let learn = |record: &mut KeyRecord| {
             record.used = used;
             record.reset_after = standing.reset_after;
@@ -72,7 +72,7 @@ impl KeyHistory {
             true => 0,
             false => std::mem::take(&mut record.debt),
         });
-        debt.map_or(0, u64::from)
+        debt.unwrap_or(0)
     }
 
     /// Adds units to the debt of a key.
@@ -148,19 +148,19 @@ impl KeyHistory {
 impl KeyRecord {
     /// Adds units to its debt.
     pub(super) fn add_debt(&mut self, units: u64) {
-        self.debt = self.debt.saturating_add(narrow(units));
+        self.debt = self.debt.saturating_add(units);
     }
 
     /// Removes units from its debt.
     pub(super) fn cancel_debt(&mut self, units: u64) {
-        self.debt = self.debt.saturating_sub(narrow(units));
+        self.debt = self.debt.saturating_sub(units);
     }
 
     /// The units used by now, by the last shared state: those of a bucket refill with time; those of a window or a log
     /// count until the window has passed, although a log's may leave earlier.
     pub(super) fn used_now(&self, limit: &Limit, now: Timestamp) -> u64 {
         let left = self.reset_after.get().saturating_sub(now.since(self.at).get());
-        let used = u64::from(self.used);
+        let used = self.used;
         let Some(reset_after) = std::num::NonZeroU64::new(self.reset_after.get()).filter(|_| left > 0) else {
             return 0;
         };
@@ -174,10 +174,6 @@ impl KeyRecord {
             Limit::Concurrency(_) => 0,
         }
     }
-}
-
-fn narrow(units: u64) -> u32 {
-    u32::try_from(units).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

@@ -5,10 +5,12 @@ use super::shards::Shards;
 use super::table::{Entry, Table};
 use crate::fingerprint::Fingerprint;
 use crate::sync::Guard;
+use tollgate_core::algorithm::cell::State as CellState;
+use tollgate_core::algorithm::sliding_counter::PackedCounters;
 use tollgate_core::{
     Algorithm, Cell, Change, Charge, Concurrency, Cost, Debt, Decision, FixedWindow, Gcra, LeakyBucket, LeaseId,
-    LeaseTable, Limit, Mark, NanoFraction, Now, PackedDebt, Ring, SlidingCounter, SlidingLog, StateNumbers, Step,
-    TimeFraction, Timestamp, TokenBucket, UnitFraction, algorithm,
+    LeaseTable, Limit, Mark, Now, PackedDebt, Ring, SlidingCounter, SlidingLog, StateNumbers, Step, TimeFraction,
+    Timestamp, TokenBucket, UnitFraction, algorithm,
 };
 
 /// The tables of every algorithm.
@@ -17,11 +19,11 @@ pub(crate) struct Tables {
     token_bucket: Shards<PackedDebt>,
     gcra: Shards<Debt<TimeFraction>>,
     fixed_window: Shards<TimedEntry<algorithm::fixed_window::State>>,
-    sliding_counter: Shards<TimedEntry<algorithm::sliding_counter::State>>,
+    sliding_counter: Shards<PackedCounters>,
     sliding_log: Shards<TimedEntry<Ring>>,
     leaky_bucket: Shards<PackedDebt>,
     concurrency: Shards<TimedEntry<LeaseTable>>,
-    cell: Shards<Debt<NanoFraction>>,
+    cell: Shards<CellState>,
 }
 
 /// A state with the instant at which it is fresh, for states that do not know it themselves.
@@ -70,11 +72,11 @@ pub(crate) struct LockedShards<'a> {
     token_bucket: Vec<(usize, Guard<'a, Table<PackedDebt>>)>,
     gcra: Vec<(usize, Guard<'a, Table<Debt<TimeFraction>>>)>,
     fixed_window: Vec<(usize, Guard<'a, Table<TimedEntry<algorithm::fixed_window::State>>>)>,
-    sliding_counter: Vec<(usize, Guard<'a, Table<TimedEntry<algorithm::sliding_counter::State>>>)>,
+    sliding_counter: Vec<(usize, Guard<'a, Table<PackedCounters>>)>,
     sliding_log: Vec<(usize, Guard<'a, Table<TimedEntry<Ring>>>)>,
     leaky_bucket: Vec<(usize, Guard<'a, Table<PackedDebt>>)>,
     concurrency: Vec<(usize, Guard<'a, Table<TimedEntry<LeaseTable>>>)>,
-    cell: Vec<(usize, Guard<'a, Table<Debt<NanoFraction>>>)>,
+    cell: Vec<(usize, Guard<'a, Table<CellState>>)>,
 }
 
 /// Runs `$body` with the algorithm of a limit as `$kind`.
@@ -243,10 +245,14 @@ impl Entry for Debt<TimeFraction> {
     }
 }
 
-impl Entry for Debt<NanoFraction> {
+impl Entry for CellState {
     #[inline]
     fn fresh_at(&self) -> Timestamp {
         Self::fresh_at(self)
+    }
+
+    fn heap_bytes(&self) -> usize {
+        Self::heap_bytes(self)
     }
 }
 
@@ -276,9 +282,10 @@ impl Entry for TimedEntry<algorithm::fixed_window::State> {
     }
 }
 
-impl Entry for TimedEntry<algorithm::sliding_counter::State> {
+impl Entry for PackedCounters {
+    #[inline]
     fn fresh_at(&self) -> Timestamp {
-        self.fresh_at
+        Self::fresh_at(self)
     }
 }
 
@@ -436,14 +443,47 @@ macro_rules! timed {
 packed!(TokenBucket, token_bucket, 0, Debt<UnitFraction>, PackedDebt);
 bare!(Gcra, gcra, 1, Debt<TimeFraction>);
 timed!(FixedWindow, fixed_window, 2, algorithm::fixed_window::State, |_| 0);
-timed!(
-    SlidingCounter,
-    sliding_counter,
-    3,
-    algorithm::sliding_counter::State,
-    |_| 0
-);
+kind!(SlidingCounter, sliding_counter, 3, PackedCounters, {
+    #[inline]
+    fn with_state<T>(entry: Option<&PackedCounters>, read: impl FnOnce(Option<&Self::State>) -> T) -> T {
+        read(entry.map(PackedCounters::state).as_ref())
+    }
+
+    #[inline]
+    fn new_entry(&self, change: Self::Change, _: LeaseId, _: &Budget) -> PackedCounters {
+        PackedCounters::new(&change, self.fresh_at(&change))
+    }
+
+    #[inline]
+    fn edit_entry(&self, entry: &mut PackedCounters, change: Self::Change, lease: LeaseId, budget: &Budget) {
+        *entry = self.new_entry(change, lease, budget);
+    }
+});
 timed!(SlidingLog, sliding_log, 4, Ring, Ring::heap_bytes);
 packed!(LeakyBucket, leaky_bucket, 5, Debt<UnitFraction>, PackedDebt);
 timed!(Concurrency, concurrency, 6, LeaseTable, LeaseTable::heap_bytes);
-bare!(Cell, cell, 7, Debt<NanoFraction>);
+kind!(Cell, cell, 7, CellState, {
+    #[inline(always)]
+    fn with_state<T>(entry: Option<&CellState>, read: impl FnOnce(Option<&CellState>) -> T) -> T {
+        read(entry)
+    }
+
+    fn new_entry(&self, change: CellState, _: LeaseId, budget: &Budget) -> CellState {
+        budget.reserve(change.heap_bytes());
+        change
+    }
+
+    fn edit_entry(&self, entry: &mut CellState, change: CellState, _: LeaseId, budget: &Budget) {
+        let (before, after) = (entry.heap_bytes(), change.heap_bytes());
+        if before != after {
+            budget.reserve(after);
+            budget.release(before);
+        }
+        *entry = change;
+    }
+
+    #[inline(always)]
+    fn take_one_of(&self, entry: &mut CellState, now: Now) -> Option<(Decision, Mark)> {
+        self.take_one(entry, now)
+    }
+});

@@ -102,7 +102,7 @@ fn run_commands(
             params: terms,
             op: quantity,
         })) = &command
-            && let (ThrottleOp::Consume(cost), 0) = (*quantity, terms.excess)
+            && let ThrottleOp::Consume(cost) = *quantity
         {
             batch.charges.push(throttles.charge(key, terms.cell, cost));
             if batch.charges.len() == PREFETCH_BATCH {
@@ -325,7 +325,7 @@ impl PendingReply<'_> {
                     ThrottleOp::Refund(cost) => service.gate.throttles().refund(key, terms.cell, cost).await,
                 };
                 match reply {
-                    Ok(reply) => replies.throttle(&terms.with_excess(reply)),
+                    Ok(reply) => replies.throttle(&reply),
                     Err(error) => replies.error(&format!("{STORE_ERROR}{error}")),
                 }
             }

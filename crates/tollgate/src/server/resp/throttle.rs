@@ -1,8 +1,7 @@
 //! `CL.THROTTLE`: parses its arguments.
 
 use super::reply_writer::{ErrorReply, Escaped};
-use tollgate_limiter::core::algorithm::cell::Reply;
-use tollgate_limiter::core::{Cell, Cost, LimitError};
+use tollgate_limiter::core::{Cell, Cost};
 
 /// One command.
 #[derive(Clone, Copy, Debug)]
@@ -17,8 +16,6 @@ pub(super) struct Throttle<'a> {
 pub(super) struct ThrottleParams {
     numbers: [i64; 3],
     pub(super) cell: Cell,
-    /// The difference between the requested limit and the largest that can be kept.
-    pub(super) excess: u64,
 }
 
 /// The effect of the quantity.
@@ -56,48 +53,19 @@ impl ThrottleParams {
         let (Ok(burst), Ok(count), Ok(period)) = (burst.try_into(), count.try_into(), period.try_into()) else {
             return Err(INVALID.into());
         };
-        let (cell, excess) = match Cell::new(burst, count, period) {
-            Ok(cell) => (cell, 0),
-            Err(LimitError::CellRate) => return Err(ZERO.into()),
-            Err(_) => largest_cell(burst, count, period).ok_or(INVALID)?,
-        };
-        Ok(Self { numbers, cell, excess })
+        // No other numbers are too large or too small.
+        let cell = Cell::new(burst, count, period).map_err(|_| ZERO)?;
+        Ok(Self { numbers, cell })
     }
-
-    /// A reply with the requested limit. The excess over the largest limit that can be kept is never used up.
-    pub(super) fn with_excess(&self, reply: Reply) -> Reply {
-        Reply {
-            limit: reply.limit.saturating_add(self.excess),
-            remaining: reply.remaining.saturating_add(self.excess),
-            ..reply
-        }
-    }
-}
-
-/// The cell with the largest burst below `burst` that can be kept, and the difference; `None` if there is no such cell.
-fn largest_cell(burst: u64, count: u64, period: u64) -> Option<(Cell, u64)> {
-    let (mut low, mut high) = (0, burst);
-    let mut found = Cell::new(0, count, period).ok()?;
-    // Bisects between the largest valid burst and the smallest invalid one.
-    while high - low > 1 {
-        let middle = low + (high - low) / 2;
-        match Cell::new(middle, count, period) {
-            Ok(cell) => (low, found) = (middle, cell),
-            Err(_) => high = middle,
-        }
-    }
-    Some((found, burst - low))
 }
 
 impl ThrottleOp {
     #[inline]
     fn from_number(number: i64) -> Self {
-        let units = Cost::new(number.unsigned_abs());
+        let units = Cost::from_quantity(number.unsigned_abs());
         match number >= 0 {
-            // Above the maximum, which exceeds every limit.
-            true => Self::Consume(units.unwrap_or(Cost::MAX.plus(Cost::ONE))),
-            // No limit has more to refund.
-            false => Self::Refund(units.unwrap_or(Cost::MAX)),
+            true => Self::Consume(units),
+            false => Self::Refund(units),
         }
     }
 }

@@ -9,7 +9,7 @@ use tollgate_core::{
 };
 
 /// The operation of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ScriptOp {
     /// Settles requests.
     Settle = 1,
@@ -206,7 +206,7 @@ impl Call {
             }
         }
         for (limit, cost, lease) in &self.expected {
-            replies.push(read_charge(&mut rest, limit, *cost, *lease)?);
+            replies.push(read_charge(&mut rest, self.op, limit, *cost, *lease)?);
         }
         rest.is_empty().then_some(ScriptReply {
             server_now,
@@ -223,8 +223,12 @@ impl Call {
             self.terms.push(term);
             self.terms.len() - 1
         });
-        for number in [key, term_index as u64 + 1, cost.get()] {
-            self.numbers.push(number);
+        self.numbers.push(key);
+        self.numbers.push(term_index as u64 + 1);
+        match limit {
+            // Doubles do not hold it.
+            Limit::Cell(_) if cost.get() >= 1 << f64::MANTISSA_DIGITS => self.numbers.push_bytes(cost.get()),
+            _ => self.numbers.push(cost.get()),
         }
         self.has_leases |= matches!(limit, Limit::Concurrency(_));
         self.expected.push((*limit, cost, lease));
@@ -260,6 +264,13 @@ impl Numbers {
             }
         }
     }
+
+    /// The same as a string of its 8 bytes, least significant first.
+    fn push_bytes(&mut self, number: u64) {
+        self.count += 1;
+        self.bytes.push(0xa8);
+        self.bytes.extend(number.to_le_bytes());
+    }
 }
 
 /// Flags of a reply, as `settle.lua` adds them up.
@@ -268,24 +279,34 @@ const KEPT: u64 = 2;
 const REQUEST_ALLOWED: u64 = 4;
 const HAS_STATE: u64 = 8;
 const FOREIGN: u64 = 16;
+const LARGE: u64 = 32;
 
-fn read_charge(rest: &mut &[u8], limit: &Limit, cost: Cost, lease: LeaseId) -> Option<ChargeReply> {
+/// What remains, where that is to be computed from the state.
+const COMPUTED: u64 = 1 << 53;
+
+fn read_charge(rest: &mut &[u8], op: ScriptOp, limit: &Limit, cost: Cost, lease: LeaseId) -> Option<ChargeReply> {
     let flags = read_uint(rest, 1)?;
+    let width = if flags & LARGE == 0 { 4 } else { 7 };
     let standing = Standing {
         limit: limit.capacity(),
-        remaining: read_uint(rest, 4)?,
+        remaining: read_uint(rest, width)?,
         reset_after: Micros::new(read_uint(rest, 7)?),
     };
     let wait = read_uint(rest, 7)?;
     let mark = Mark {
         at: read_time(rest)?,
-        frac: read_uint(rest, 4)?,
+        frac: read_uint(rest, width)?,
         taken_at: read_time(rest)?,
+    };
+    let state_bytes = if flags & LARGE == 0 {
+        limit.packed_bytes()
+    } else {
+        usize::try_from(read_uint(rest, 1)?).ok()
     };
     let state = if flags & HAS_STATE == 0 {
         None
     } else {
-        let (state, behind) = rest.split_at_checked(limit.packed_bytes()?)?;
+        let (state, behind) = rest.split_at_checked(state_bytes?)?;
         *rest = behind;
         limit.read_packed(state)
     };
@@ -302,6 +323,18 @@ fn read_charge(rest: &mut &[u8], limit: &Limit, cost: Cost, lease: LeaseId) -> O
     } else {
         let delay = Micros::new(wait);
         Decision::Allow { standing, delay }
+    };
+    let (decision, mark) = match (limit, &state) {
+        (Limit::Cell(cell), None | Some(State::Cell(_))) if standing.remaining == COMPUTED => {
+            let state = match &state {
+                Some(State::Cell(state)) => Some(state),
+                _ => None,
+            };
+            let is_after = op == ScriptOp::Settle && flags & KEPT != 0;
+            let cost = if op <= ScriptOp::Peek { cost } else { Cost::ZERO };
+            cell.read_decision(state, cost, mark.taken_at, decision.is_allow(), is_after)
+        }
+        _ => (decision, mark),
     };
     Some(ChargeReply::Charge {
         decision,

@@ -19,8 +19,10 @@ local SETTLE, PEEK, UNDO, REFUND, RELEASE, RENEW, FORGET = 1, 2, 3, 4, 5, 6, 7
 -- Policies. ENFORCE is 1.
 local SHADOW, COUNT = 2, 3
 -- Flags of a charge: its limit allows it, it was kept, its request is allowed, the state of its key follows; or its key
--- holds a foreign value, and was not changed.
-local ALLOWED, KEPT, REQUEST_ALLOWED, HAS_STATE, FOREIGN = 1, 2, 4, 8, 16
+-- holds a foreign value, and was not changed; or its numbers or its state need the larger form of a reply.
+local ALLOWED, KEPT, REQUEST_ALLOWED, HAS_STATE, FOREIGN, LARGE = 1, 2, 4, 8, 16, 32
+-- The largest number that four bytes hold.
+local FOUR_BYTES = 4294967295
 
 local function settle(KEYS, ARGV)
   ready()
@@ -128,9 +130,26 @@ local function settle(KEYS, ARGV)
     states[key], changed[key], fresh_in[key] = change, limit, lasts
   end
 
-  -- Adds the reply of a charge: flags, remaining, reset_after, wait, and its mark, for an undo.
-  local function add_reply(flags, remaining, reset, wait, mark_at, mark_frac, taken_at, state)
-    if type(state) == 'string' then
+  -- Adds the reply of a charge: flags, remaining, reset_after, wait, and its mark, for an undo. The larger form ends with
+  -- the length of the state, which is `bytes` otherwise.
+  local function add_reply(flags, remaining, reset, wait, mark_at, mark_frac, taken_at, state, bytes)
+    local is_string = type(state) == 'string'
+    if remaining > FOUR_BYTES or mark_frac > FOUR_BYTES or (is_string and #state ~= bytes) then
+      flags = flags + LARGE + (is_string and HAS_STATE or 0)
+      reply[reply_count + 1] = struct_pack(
+        '<BI7I7i7I7I7I7B',
+        flags,
+        remaining,
+        reset,
+        wait,
+        mark_at,
+        mark_frac,
+        taken_at,
+        is_string and #state or 0
+      )
+      reply[reply_count + 2] = is_string and state or ''
+      reply_count = reply_count + 2
+    elseif is_string then
       reply[reply_count + 1] =
         struct_pack('<BI4I7i7I7I4I7', flags + HAS_STATE, remaining, reset, wait, mark_at, mark_frac, taken_at)
       reply[reply_count + 2] = state
@@ -207,7 +226,8 @@ local function settle(KEYS, ARGV)
           step.mark_at,
           step.mark_frac,
           step.taken_at,
-          states[step.key]
+          states[step.key],
+          step.limit.bytes
         )
       end
     end
@@ -238,7 +258,7 @@ local function settle(KEYS, ARGV)
       keep(key, limit, change, nil, request)
     end
     local _, remaining, reset, wait, _, _, _, mark, frac, taken = limit.decide(limit, states[key], 0, now, slack)
-    add_reply(change and KEPT + ALLOWED or ALLOWED, remaining, reset, wait, mark, frac, taken, states[key])
+    add_reply(change and KEPT + ALLOWED or ALLOWED, remaining, reset, wait, mark, frac, taken, states[key], limit.bytes)
   end
 
   local request, size = 0, #args
@@ -280,13 +300,13 @@ local function settle(KEYS, ARGV)
             state = change
           end
         end
-        if state and not has_rings then
+        if state and not has_rings and remaining <= FOUR_BYTES and mark_frac <= FOUR_BYTES and #state == limit.bytes then
           reply[reply_count + 1] =
             struct_pack('<BI4I7i7I7I4I7', flags + HAS_STATE, remaining, reset, wait, mark_at, mark_frac, taken_at)
           reply[reply_count + 2] = state
           reply_count = reply_count + 2
         else
-          add_reply(flags, remaining, reset, wait, mark_at, mark_frac, taken_at, state)
+          add_reply(flags, remaining, reset, wait, mark_at, mark_frac, taken_at, state, limit.bytes)
         end
       end
     end

@@ -37,8 +37,8 @@ fn an_attempt_is_read_as_it_is_written() {
     check(r#"{"attributes":{}}"#, Ok(("default", &[], 1)));
     check(r#" { "cost" : 0 , "attributes" : { } } "#, Ok(("default", &[], 0)));
     check(
-        r#"{"attributes":{},"cost":1000000000}"#,
-        Ok(("default", &[], 1_000_000_000)),
+        r#"{"attributes":{},"cost":999999999999999}"#,
+        Ok(("default", &[], 999_999_999_999_999)),
     );
     check(r#"{"domain":"","attributes":{}}"#, Err((Some("domain"), "is empty")));
     check(r#"{"domain":"\u0064","attributes":{}}"#, Ok(("d", &[], 1)));
