@@ -209,8 +209,18 @@ fn a_limit_that_is_brought_along_holds_instead_of_the_rules_on_its_own_counter()
         codes(&client.should_rate_limit(&request_for([with("a", 0, hour(0))]))).1,
         [(Code::Ok, 0)]
     );
-    let largest = client.should_rate_limit(&request_for([with("c", 1, (u32::MAX, RateLimitUnit::Year))]));
-    assert_eq!(codes(&largest).1, [(Code::Ok, 999_999_999)]);
+    // All that a limit can be is counted.
+    for (name, unit) in [("c", RateLimitUnit::Second), ("d", RateLimitUnit::Year)] {
+        let largest = |count| request_for([with(name, count, (u32::MAX, unit))]);
+        let response = client.should_rate_limit(&largest(1));
+        assert_eq!(codes(&response).1, [(Code::Ok, 4_294_967_294)]);
+        let limit = response.statuses[0].current_limit.as_ref().unwrap();
+        assert_eq!(limit.requests_per_unit, u32::MAX);
+        let rest = client.should_rate_limit(&largest(4_294_967_294));
+        assert_eq!(codes(&rest).1, [(Code::Ok, 0)]);
+        let more = client.should_rate_limit(&largest(4_294_967_295));
+        assert_eq!(codes(&more).0, Code::OverLimit);
+    }
     // Only where there are rules.
     let elsewhere = RateLimitRequest {
         domain: "elsewhere".to_owned(),

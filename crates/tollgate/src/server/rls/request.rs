@@ -163,8 +163,8 @@ fn inline_limit(limit: &RateLimitOverride) -> Result<InlineLimit, InvalidRequest
         let text = "the limit of a descriptor has no unit; send SECOND, MINUTE, HOUR, DAY, MONTH or YEAR";
         return Err(InvalidRequest(text.into()));
     };
-    let units = u64::from(limit.requests_per_unit).min(Rate::UNITS_MAX);
-    let rate = Rate::new(units, period);
+    // Only zero is no rate.
+    let rate = Rate::new(limit.requests_per_unit.into(), period);
     Ok(rate.map_or(InlineLimit::Banned, |rate| {
         InlineLimit::Limited(TokenBucket::new(rate).into())
     }))
