@@ -274,8 +274,8 @@ local function cell()
   algorithm.undo = function(limit, state, ...)
     return not is_wide(limit, state) and debt_undo(limit, state, ...) or nil
   end
-  algorithm.fresh_at = function(limit, state)
-    return #state == WIDE_BYTES and LAST or debt_fresh_at(limit, state)
+  algorithm.fresh_at = function(_, state)
+    return long_ceil((cell_read(state)))
   end
   return algorithm
 end
