@@ -6,12 +6,13 @@ use crate::measurement::median;
 use std::time::{Duration, Instant};
 use tollgate_core::testing::random::Random;
 use tollgate_limiter::clock::Clock;
-use tollgate_limiter::core::{Cell, Cost, Micros, Timestamp};
+use tollgate_limiter::core::{self, Cell, Cost, Limit, LimitError, Micros, Timestamp};
 use tollgate_limiter::limits::{
     Concurrency, FixedWindow, Gcra, IntoLimit, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket,
 };
 use tollgate_limiter::store::memory::Memory;
-use tollgate_limiter::{Limiter, NamedLimit};
+use tollgate_limiter::testing::counters::named_limit;
+use tollgate_limiter::{ConcurrencyLimit, Limiter, NamedLimit};
 
 /// One algorithm at one number of live keys.
 pub(crate) struct Growth {
@@ -44,34 +45,32 @@ const MINUTE: Micros = Micros::from_secs(60);
 /// As with the peers: enough capacity that all are allowed, and enough usage that no key is idle.
 const CAPACITY: u64 = 1_000_000_000;
 const USED: u64 = 1_000_000;
+const SLOTS: u64 = 100;
 
 pub(crate) fn measure(quick: bool) -> Vec<Growth> {
     let largest = if quick { 1_000_000 } else { 10_000_000 };
     let sizes = [1, 1_000, 100_000, largest];
-    let cell = || Cell::new(CAPACITY - 1, 1, 1).expect("the numbers are in range");
     let mut rows = Vec::new();
-    rows.extend(grow("token_bucket", sizes, || {
-        TokenBucket::per_second(1).burst(CAPACITY)
-    }));
-    rows.extend(grow("gcra", sizes, || Gcra::per_second(1).burst(CAPACITY)));
-    rows.extend(grow("fixed_window", sizes, || FixedWindow::per_day(CAPACITY)));
-    rows.extend(grow("sliding_counter", sizes, || SlidingCounter::per_day(CAPACITY)));
-    rows.extend(grow(SLIDING_LOG, sizes, || SlidingLog::per_minute(100)));
-    rows.extend(grow("leaky_bucket", sizes, || {
-        LeakyBucket::per_second(1).depth(CAPACITY)
-    }));
-    rows.extend(grow(CONCURRENCY, sizes, || Concurrency::at_most(100).lease_ttl(DAY)));
-    rows.extend(grow("cell", sizes, cell));
+    let bucket = TokenBucket::per_second(1).burst(CAPACITY);
+    rows.extend(grow("token_bucket", sizes, bucket.into_limit()));
+    rows.extend(grow("gcra", sizes, Gcra::per_second(1).burst(CAPACITY).into_limit()));
+    rows.extend(grow("fixed_window", sizes, FixedWindow::per_day(CAPACITY).into_limit()));
+    let counter = SlidingCounter::per_day(CAPACITY);
+    rows.extend(grow("sliding_counter", sizes, counter.into_limit()));
+    rows.extend(grow(SLIDING_LOG, sizes, SlidingLog::per_minute(100).into_limit()));
+    let bucket = LeakyBucket::per_second(1).depth(CAPACITY);
+    rows.extend(grow("leaky_bucket", sizes, bucket.into_limit()));
+    let slots = core::Concurrency::new(SLOTS, DAY.into());
+    rows.extend(grow(CONCURRENCY, sizes, slots.map(Limit::from)));
+    rows.extend(grow("cell", sizes, Cell::new(CAPACITY - 1, 1, 1).map(Limit::from)));
     rows
 }
 
 /// Measures all sizes of one algorithm, alternating.
-fn grow<L: IntoLimit>(algorithm: &'static str, sizes: [usize; 4], limit: impl Fn() -> L) -> Vec<Growth> {
+fn grow(algorithm: &'static str, sizes: [usize; 4], limit: Result<Limit, LimitError>) -> Vec<Growth> {
+    let limit = limit.expect("the numbers are in range");
     progress(&format!("by_keys: {algorithm}"));
-    let mut subjects: Vec<Subject> = sizes
-        .iter()
-        .map(|&live| Subject::new(algorithm, live, limit()))
-        .collect();
+    let mut subjects: Vec<Subject> = sizes.iter().map(|&live| Subject::new(algorithm, live, limit)).collect();
     for _ in 0..ROUNDS {
         for subject in &mut subjects {
             subject.round();
@@ -90,6 +89,8 @@ struct Subject {
     live: usize,
     limiter: Limiter,
     rule: NamedLimit,
+    /// The limit whose slots are acquired.
+    slots: ConcurrencyLimit,
     /// The keys to check, in order.
     keys: Vec<String>,
     at: usize,
@@ -101,7 +102,7 @@ struct Subject {
 }
 
 impl Subject {
-    fn new(algorithm: &'static str, live: usize, limit: impl IntoLimit) -> Self {
+    fn new(algorithm: &'static str, live: usize, limit: Limit) -> Self {
         // At least one run, so that few keys are checked in the same way as many.
         let keys = match live {
             1 => vec![key(0); RUN],
@@ -120,12 +121,15 @@ impl Subject {
         };
         let memory = Memory::options().max_memory(16 << 30).clock(clock.clone()).build();
         let limiter = Limiter::new(memory);
-        let rule = limiter.limit("bench", limit).expect("the numbers are in range");
+        let rule = named_limit(&limiter, "bench", limit);
+        let slots = Concurrency::at_most(SLOTS).lease_ttl(DAY);
+        let slots = limiter.concurrency("bench", slots).expect("the numbers are in range");
         let distinct = live.min(CHECKED_KEYS_MAX) as u64;
         let subject = Self {
             live,
             limiter,
             rule,
+            slots,
             keys,
             at: 0,
             operation: match algorithm {
@@ -151,7 +155,7 @@ impl Subject {
     }
 
     fn acquire_and_release(&self, key: &str) -> bool {
-        self.limiter.acquire(&self.rule, key).is_ok()
+        self.limiter.acquire(&self.slots, key).is_ok()
     }
 
     /// Charges every key once, so that all are live.
@@ -162,7 +166,7 @@ impl Subject {
             write_key(&mut key, number);
             let filled = match algorithm {
                 SLIDING_LOG => self.check(&key),
-                CONCURRENCY => self.limiter.acquire(&self.rule, &key).map(std::mem::forget).is_ok(),
+                CONCURRENCY => self.limiter.acquire(&self.slots, &key).map(std::mem::forget).is_ok(),
                 _ => self.limiter.check_cost(&self.rule, &key, used).is_allow(),
             };
             assert!(filled, "{algorithm} had no room for a new key");

@@ -5,11 +5,10 @@ use super::server::WatchedServer;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
-use tollgate_core::{Cell, Cost, Limit, LimitError};
-use tollgate_limiter::limits::{
-    Concurrency, FixedWindow, Gcra, IntoLimit, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket,
-};
+use tollgate_core::{Cell, Concurrency, Cost, Limit, LimitError};
+use tollgate_limiter::limits::{FixedWindow, Gcra, IntoLimit, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket};
 use tollgate_limiter::store::redis::Redis;
+use tollgate_limiter::testing::counters::named_limit;
 use tollgate_limiter::{LimitCheck, Limiter};
 
 /// The memory of one kind of key.
@@ -46,7 +45,7 @@ pub(crate) async fn measure(server: &mut WatchedServer) -> Result<Vec<Bytes>, St
         ("sliding log, one request", SlidingLog::per_hour(1_000).into_limit()),
         (
             "concurrency, one lease",
-            Concurrency::at_most(1_000).lease_ttl(HOUR).into_limit(),
+            Concurrency::new(1_000, HOUR.into()).map(Limit::from),
         ),
     ];
     let mut rows = Vec::new();
@@ -102,7 +101,7 @@ async fn take(url: &str, limit: Limit, keys: u64, requests: u64) -> Result<(), S
     const CALLERS: u64 = 256;
     let options = Redis::options(url).map_err(|error| error.to_string())?;
     let limiter = Limiter::new(options.deadline(TIMEOUT).open());
-    let rule = Arc::new(limiter.limit("memory", limit).map_err(|error| error.to_string())?);
+    let rule = Arc::new(named_limit(&limiter, "memory", limit));
     let mut tasks = JoinSet::new();
     for first in 0..CALLERS.min(keys) {
         let (limiter, rule) = (Limiter::clone(&limiter), Arc::clone(&rule));

@@ -23,7 +23,7 @@ mod wait;
 
 pub use fingerprint::{Fingerprint, HashSecret, MemoryKeyTemplate};
 pub use lease::Permit;
-pub use limiter::{LimitCheck, Limiter, NamedLimit};
+pub use limiter::{ConcurrencyLimit, LimitCheck, Limiter, NamedLimit};
 pub use rule_limiter::{
     AttemptItem, CheckResult, CombinedVerdict, Direction, ForgetError, InlineLimit, ItemVerdict, RuleLimiter,
 };

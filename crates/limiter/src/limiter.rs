@@ -1,6 +1,10 @@
-//! The limiter a program embeds: limits written in code, and checks of them.
+//! The limiter a program embeds: limits written in code, and checks of them. Here are the checks over the memory store,
+//! which return at once; `limiter/shared.rs` has the same over a shared store, async.
 
-use crate::limits::IntoLimit;
+#[cfg(feature = "redis")]
+mod shared;
+
+use crate::limits::{Concurrency, IntoLimit};
 use crate::store::memory::{ChargeOptions, Commit, Memory};
 use crate::store::{Keyspace, Settlement, Store};
 use std::fmt;
@@ -9,7 +13,8 @@ use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, LimitError,
 
 /// A rate limiter over a store. Cheap to clone: all clones share the store.
 ///
-/// Over the memory store every check returns at once, without async:
+/// Over the memory store every check returns at once, without async. Over a [shared store](crate::store::SharedStore) the
+/// methods have the same names and arguments, and are async.
 ///
 /// ```
 /// use tollgate_limiter::Limiter;
@@ -36,6 +41,23 @@ pub struct NamedLimit<S: Store = Memory> {
     policy: Policy,
     template: S::Template,
 }
+
+/// A concurrency limit with a name. Its slots are taken by [`Limiter::acquire`] alone, and held by a permit:
+///
+/// ```compile_fail
+/// # use tollgate_limiter::Limiter;
+/// # use tollgate_limiter::limits::Concurrency;
+/// let limiter = Limiter::in_memory();
+/// let searches = limiter.concurrency("searches", Concurrency::at_most(20)).unwrap();
+/// limiter.check(&searches, "user:42");
+/// ```
+///
+/// ```compile_fail
+/// # use tollgate_limiter::Limiter;
+/// # use tollgate_limiter::limits::Concurrency;
+/// Limiter::in_memory().limit("searches", Concurrency::at_most(20)).unwrap();
+/// ```
+pub struct ConcurrencyLimit<S: Store = Memory>(NamedLimit<S>);
 
 /// One of several checks that pass together or not at all.
 pub struct LimitCheck<'a, S: Store = Memory> {
@@ -121,7 +143,18 @@ impl<S: Store> Limiter<S> {
     /// # Errors
     /// Numbers out of range; the error says what to write instead.
     pub fn limit(&self, id: &str, limit: impl IntoLimit) -> Result<NamedLimit<S>, LimitError> {
-        let limit = limit.into_limit()?;
+        Ok(self.named_limit(id, limit.into_limit()?))
+    }
+
+    /// A concurrency limit of this limiter, for [`Limiter::acquire`].
+    ///
+    /// # Errors
+    /// Numbers out of range; the error says what to write instead.
+    pub fn concurrency(&self, id: &str, limit: Concurrency) -> Result<ConcurrencyLimit<S>, LimitError> {
+        Ok(ConcurrencyLimit(self.named_limit(id, limit.build()?)))
+    }
+
+    pub(crate) fn named_limit(&self, id: &str, limit: Limit) -> NamedLimit<S> {
         let counter = Counter {
             domain: "",
             rule: id,
@@ -130,12 +163,12 @@ impl<S: Store> Limiter<S> {
             per: &[],
         };
         let template = self.store.template(&counter);
-        Ok(NamedLimit {
+        NamedLimit {
             id: id.into(),
             limit,
             policy: Policy::Enforce,
             template,
-        })
+        }
     }
 
     /// Checks all at one instant: every check is charged if every one passes, otherwise none is.
@@ -213,6 +246,28 @@ impl<S: Store> NamedLimit<S> {
     }
 }
 
+impl<S: Store> ConcurrencyLimit<S> {
+    /// Its name.
+    pub fn id(&self) -> &str {
+        self.0.id()
+    }
+
+    /// Its limit.
+    pub fn limit(&self) -> &Limit {
+        self.0.limit()
+    }
+
+    /// The same limit with another policy.
+    pub fn with_policy(self, policy: Policy) -> Self {
+        Self(self.0.with_policy(policy))
+    }
+
+    /// The limit as a charge of it is settled, by a caller that holds the lease.
+    pub(crate) fn named(&self) -> &NamedLimit<S> {
+        &self.0
+    }
+}
+
 impl<'a, S: Store> LimitCheck<'a, S> {
     /// A check of one unit of `limit` for `subject`.
     pub fn one(limit: &'a NamedLimit<S>, subject: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
@@ -232,6 +287,12 @@ impl<S: Store> Clone for NamedLimit<S> {
             policy: self.policy,
             template: self.template.clone(),
         }
+    }
+}
+
+impl<S: Store> Clone for ConcurrencyLimit<S> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
     }
 }
 
@@ -255,5 +316,11 @@ impl<S: Store> fmt::Debug for NamedLimit<S> {
             .field("id", &self.id)
             .field("limit", &self.limit)
             .finish_non_exhaustive()
+    }
+}
+
+impl<S: Store> fmt::Debug for ConcurrencyLimit<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ConcurrencyLimit").field(&self.0).finish()
     }
 }

@@ -5,7 +5,8 @@
 use std::time::Duration;
 use tollgate_core::{self as core, Limit, LimitError, Micros, Rate};
 
-/// A value that a limit can be made of.
+/// A value that a limit can be made of. [`Concurrency`] is not one: [`Limiter::concurrency`](crate::Limiter::concurrency)
+/// takes it, because a slot is held by a permit.
 pub trait IntoLimit {
     /// Returns the limit.
     ///
@@ -14,11 +15,35 @@ pub trait IntoLimit {
     fn into_limit(self) -> Result<Limit, LimitError>;
 }
 
-impl<L: Into<Limit>> IntoLimit for L {
+/// A limit chosen at run time. One of concurrency is an error: its slots need a permit.
+impl IntoLimit for Limit {
     fn into_limit(self) -> Result<Limit, LimitError> {
-        Ok(self.into())
+        match self {
+            Self::Concurrency(_) => Err(LimitError::WithoutPermit),
+            limit => Ok(limit),
+        }
     }
 }
+
+macro_rules! core_limits {
+    ($($limit:ident),*) => {
+        $(impl IntoLimit for core::$limit {
+            fn into_limit(self) -> Result<Limit, LimitError> {
+                Ok(self.into())
+            }
+        })*
+    };
+}
+
+core_limits!(
+    TokenBucket,
+    Gcra,
+    LeakyBucket,
+    FixedWindow,
+    SlidingCounter,
+    SlidingLog,
+    Cell
+);
 
 /// `units` per `period`.
 #[derive(Clone, Copy, Debug)]
@@ -220,8 +245,8 @@ impl Concurrency {
     }
 }
 
-impl IntoLimit for Concurrency {
-    fn into_limit(self) -> Result<Limit, LimitError> {
+impl Concurrency {
+    pub(crate) fn build(self) -> Result<Limit, LimitError> {
         core::Concurrency::new(self.slots, self.lease_ttl.into()).map(Limit::from)
     }
 }

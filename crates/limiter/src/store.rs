@@ -105,6 +105,10 @@ pub trait Store: Keyspace + Send + Sync {
         lease: LeaseId,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
+    /// Releases a lease without waiting for the reply, for a caller that cannot wait: one that drops a value. A shared
+    /// store releases it in the background.
+    fn release_detached(&self, key: Self::Key, limit: &Limit, lease: LeaseId);
+
     /// Renews a lease for a whole term from now, and yields that term. `None` if it is not held any more.
     fn renew(
         &self,
@@ -118,6 +122,13 @@ pub trait Store: Keyspace + Send + Sync {
 
     /// Returns its health and counts, for metrics, `/readyz` and the log.
     fn status(&self) -> StoreStatus;
+}
+
+/// A store that many instances share, so that its replies take time: the methods of a limiter over it are async.
+#[cfg(feature = "redis")]
+pub trait SharedStore: CounterStore {
+    /// The runtime it was opened on, which drives its connections.
+    fn runtime(&self) -> &tokio::runtime::Handle;
 }
 
 /// The charges of one of several requests that are settled in one call.

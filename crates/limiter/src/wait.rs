@@ -1,10 +1,13 @@
 //! Waiting instead of denying: for clients that must keep to another service's limit.
 
 use crate::limiter::{Limiter, NamedLimit};
+#[cfg(feature = "redis")]
+use crate::store::SharedStore;
 use std::time::Duration;
 use tollgate_core::{Cost, Decision, Micros, Retry};
 
-/// The interval between attempts for a concurrency slot, since nothing tells when one is released.
+/// The interval between attempts while the time of the next one is unknown: the store could not decide, or has no memory
+/// for a new key.
 const POLL: Micros = Micros::from_millis(5);
 
 impl Limiter {
@@ -74,6 +77,53 @@ impl Limiter {
                 WaitStep::GiveUp(decision) => return Err(decision),
             }
         }
+    }
+}
+
+#[cfg(feature = "redis")]
+impl<S: SharedStore> Limiter<S> {
+    /// Waits until `subject` may consume this cost, or denies at once if that takes longer than `at_most`. Also waits for
+    /// the delay of a shaped limit. The replies of the store take time in addition.
+    ///
+    /// # Errors
+    /// The denial, if waiting would take too long or never end.
+    pub async fn ready(
+        &self,
+        limit: &NamedLimit<S>,
+        subject: impl AsRef<[u8]>,
+        cost: Cost,
+        at_most: Duration,
+    ) -> Result<Decision, Decision> {
+        let mut budget = WaitBudget::new(at_most);
+        loop {
+            match budget.next_step(self.check_cost(limit, subject.as_ref(), cost).await) {
+                WaitStep::Sleep(delay) => tokio::time::sleep(delay).await,
+                WaitStep::Proceed(decision, delay) => {
+                    tokio::time::sleep(delay).await;
+                    return Ok(decision);
+                }
+                WaitStep::GiveUp(decision) => return Err(decision),
+            }
+        }
+    }
+
+    /// Waits as [`Limiter::ready`] does, and blocks this thread. The runtime that the store was opened on must be running
+    /// in another thread.
+    ///
+    /// # Errors
+    /// The denial, if waiting would take too long or never end.
+    ///
+    /// # Panics
+    /// In async code: there it would block the runtime. Use [`Limiter::ready`].
+    pub fn wait_blocking(
+        &self,
+        limit: &NamedLimit<S>,
+        subject: impl AsRef<[u8]>,
+        cost: Cost,
+        at_most: Duration,
+    ) -> Result<Decision, Decision> {
+        let runtime = self.store().runtime();
+        runtime.block_on(self.ready(limit, subject, cost, at_most))
     }
 }
 

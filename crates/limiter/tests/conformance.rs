@@ -212,6 +212,10 @@ impl Store for FaultyStore {
         Ok(released || self.mistake == Mistake::ReleaseSaysYes)
     }
 
+    fn release_detached(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) {
+        self.store.release_detached(key, limit, lease);
+    }
+
     async fn renew(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) -> Result<Option<Micros>, StoreError> {
         if let Limit::Concurrency(limit) = limit
             && self.mistake == Mistake::RenewDoesNothing

@@ -3,9 +3,14 @@
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 use tollgate_limiter::clock::Clock;
-use tollgate_limiter::core::{Cost, Decision, LimitError, Micros, Policy, Retry, Timestamp};
+use tollgate_limiter::core::{Cost, Decision, Limit, LimitError, Micros, Policy, Retry, Timestamp};
 use tollgate_limiter::limits::{Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket};
+use tollgate_limiter::store::fallback::FallbackOptions;
 use tollgate_limiter::store::memory::Memory;
+use tollgate_limiter::store::redis::Redis;
+use tollgate_limiter::store::{SharedStore, Source, StoreMode};
+use tollgate_limiter::testing::eventually;
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 use tollgate_limiter::{LimitCheck, Limiter};
 
 fn manual_limiter() -> (Limiter, Clock) {
@@ -23,7 +28,6 @@ fn every_limit_can_be_written_in_code() -> Result<(), LimitError> {
         limiter.limit("d", FixedWindow::per_day(5))?,
         limiter.limit("e", SlidingCounter::per_second(5))?,
         limiter.limit("f", SlidingLog::per(5, Duration::from_millis(250)))?,
-        limiter.limit("g", Concurrency::at_most(5).lease_ttl(Duration::from_secs(30)))?,
     ];
     for limit in &limits {
         let passed = (0..9).filter(|_| limiter.check(limit, "user:42").is_allow()).count();
@@ -34,7 +38,24 @@ fn every_limit_can_be_written_in_code() -> Result<(), LimitError> {
             limit.id()
         );
     }
+    let slots = limiter.concurrency("g", Concurrency::at_most(5).lease_ttl(Duration::from_secs(30)))?;
+    let permits: Vec<_> = (0..9).filter_map(|_| limiter.acquire(&slots, "user:42").ok()).collect();
+    assert_eq!(permits.len(), 5);
+    assert!(limiter.acquire(&slots, "user:43").is_ok());
     Ok(())
+}
+
+#[test]
+fn a_slot_cannot_be_taken_without_a_permit() {
+    let (limiter, _) = manual_limiter();
+    let slots: Limit = tollgate_core::Concurrency::new(5, Micros::from_secs(60))
+        .expect("in range")
+        .into();
+    let error = limiter.limit("slots", slots).expect_err("a check would hold a slot");
+    assert_eq!(
+        error.to_string(),
+        "a slot of a concurrency limit is held by a permit: make the limit with `concurrency` and call `acquire`"
+    );
 }
 
 #[test]
@@ -103,10 +124,13 @@ fn several_limits_are_charged_together_or_not_at_all() -> Result<(), LimitError>
 #[test]
 fn a_permit_is_given_back_however_it_ends() -> Result<(), LimitError> {
     let (limiter, clock) = manual_limiter();
-    let limit = limiter.limit("searches", Concurrency::at_most(1).lease_ttl(Duration::from_secs(10)))?;
+    let limit = limiter.concurrency("searches", Concurrency::at_most(1).lease_ttl(Duration::from_secs(10)))?;
     let held = limiter.acquire(&limit, "u").expect("the slot is free");
     assert!(limiter.acquire(&limit, "u").is_err());
+    let clone = held.clone();
     drop(held);
+    assert!(limiter.acquire(&limit, "u").is_err(), "a clone holds it");
+    drop(clone);
     let lost = std::panic::catch_unwind(AssertUnwindSafe(|| {
         let _held = limiter.acquire(&limit, "u").expect("it was given back");
         panic!("the work went wrong");
@@ -179,5 +203,126 @@ async fn waiting_without_a_thread_keeps_to_the_rate_too() -> Result<(), LimitErr
     let checks = [LimitCheck::one(&limit, "other")];
     assert!(limiter.peek(&checks).await.allowed);
     assert!(limiter.settle(&checks).await.allowed);
+    Ok(())
+}
+
+/// An instance over this server, with a deadline that a busy machine keeps.
+fn shared_limiter(server: &Server) -> Limiter<impl SharedStore + use<>> {
+    let store = Redis::options(&server.url()).expect("a URL");
+    let store = store.deadline(Duration::from_secs(5)).open();
+    Limiter::with_fallback(store, one_instance())
+}
+
+fn one_instance() -> FallbackOptions {
+    FallbackOptions {
+        instances: Some(1),
+        ..FallbackOptions::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shared_store_has_the_methods_of_the_memory_store() -> Result<(), LimitError> {
+    let server = Server::start(ServerKind::Redis70);
+    let (limiter, other) = (shared_limiter(&server), shared_limiter(&server));
+    let logins = limiter.limit("logins", TokenBucket::per_hour(3))?;
+    let two = Cost::new(2).expect("in range");
+    assert!(limiter.check(&logins, "u").await.is_allow());
+    assert!(other.check_cost(&logins, "u", two).await.is_allow());
+    let denial = limiter.check(&logins, "u").await;
+    assert!(matches!(denial.retry(), Some(Retry::After(_))), "{denial:?}");
+
+    let mut decisions = Vec::new();
+    let subjects = ["u", "v", "v", "v", "v", "w"];
+    let record = |decision: Decision| decisions.push(decision.is_allow());
+    limiter.check_each(&logins, &subjects, record).await;
+    assert_eq!(decisions, [false, true, true, true, false, true]);
+
+    let ceiling = limiter.limit("ceiling", SlidingLog::per_hour(9))?;
+    let checks = |subject: &'static str| [LimitCheck::one(&ceiling, "all"), LimitCheck::one(&logins, subject)];
+    assert!(!other.check_all(&checks("v")).await.allowed);
+    let settlement = other.check_all(&checks("w")).await;
+    assert!(settlement.allowed);
+    let outcome = settlement.outcomes[0].expect("an outcome");
+    assert_eq!(
+        (outcome.source, outcome.decision.standing().remaining),
+        (Source::Shared, 8)
+    );
+
+    let upstream = limiter.limit("upstream", Gcra::per_second(50).burst(1))?;
+    for _ in 0..3 {
+        let ready = limiter.ready(&upstream, "api", Cost::ONE, Duration::from_secs(10));
+        assert!(ready.await.is_ok());
+    }
+    let blocking = std::thread::spawn(move || {
+        let wait = |limit, at_most| limiter.wait_blocking(limit, "api", Cost::ONE, at_most);
+        assert!(wait(&upstream, Duration::from_secs(10)).is_ok());
+        let never = limiter.wait_blocking(&logins, "u", two, Duration::from_secs(1));
+        assert!(!never.expect_err("an hour is too long").is_allow());
+    });
+    let joined = tokio::task::spawn_blocking(|| blocking.join()).await.expect("it runs");
+    joined.expect("no assertion failed");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_permit_of_a_shared_store_is_released_when_its_last_clone_is_dropped() -> Result<(), LimitError> {
+    let server = Server::start(ServerKind::Redis70);
+    let (limiter, other) = (shared_limiter(&server), shared_limiter(&server));
+    let searches = limiter.concurrency(
+        "searches",
+        Concurrency::at_most(1).lease_ttl(Duration::from_secs(3_600)),
+    )?;
+    let permit = limiter.acquire(&searches, "u").await.expect("the slot is free");
+    assert_eq!(permit.renew().await, Ok(Some(Micros::from_secs(3_600))));
+    let clone = permit.clone();
+    drop(permit);
+    assert!(other.acquire(&searches, "u").await.is_err(), "a clone holds it");
+    // The last owner of the store, in a thread without a runtime.
+    drop(limiter);
+    std::thread::spawn(move || drop(clone)).join().expect("no panic");
+    eventually("the slot is free", async || other.acquire(&searches, "u").await.is_ok()).await;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_its_store_the_library_decides_by_its_share() -> Result<(), LimitError> {
+    // No server has this port.
+    let limiter = Limiter::redis("redis://127.0.0.1:1/0").expect("a URL");
+    let logins = limiter.limit("logins", TokenBucket::per_hour(10))?;
+    let mut admitted = 0;
+    for _ in 0..20 {
+        admitted += u32::from(limiter.check(&logins, "u").await.is_allow());
+    }
+    assert_eq!(admitted, 8, "80 % of the limit");
+    let searches = limiter.concurrency("searches", Concurrency::at_most(10))?;
+    let permit = limiter.acquire(&searches, "u").await.expect("a slot of the share");
+    drop(permit);
+    let mut permits = Vec::new();
+    for _ in 0..20 {
+        permits.extend(limiter.acquire(&searches, "u").await);
+    }
+    assert_eq!(permits.len(), 8, "a dropped one was released here");
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_a_share_nothing_passes_uncounted() -> Result<(), LimitError> {
+    let redis = || Redis::options("redis://127.0.0.1:1/0").expect("a URL").open();
+    let options = FallbackOptions {
+        mode: StoreMode::SharedOnly,
+        ..one_instance()
+    };
+    let (bare, shared_only) = (Limiter::new(redis()), Limiter::with_fallback(redis(), options));
+    let limit = bare.limit("logins", TokenBucket::per_hour(10))?;
+    let denial = bare.check(&limit, "u").await;
+    assert_eq!((denial.retry(), denial.standing().limit), (Some(Retry::Unknown), 10));
+    assert!(!bare.check_all(&[LimitCheck::one(&limit, "u")]).await.allowed);
+    let limit = shared_only.limit("logins", TokenBucket::per_hour(10))?;
+    assert_eq!(shared_only.check(&limit, "u").await.retry(), Some(Retry::Unknown));
+    let shadow = limit.with_policy(Policy::Shadow);
+    assert!(
+        shared_only.check(&shadow, "u").await.is_allow(),
+        "a shadow denies nothing"
+    );
     Ok(())
 }

@@ -10,7 +10,7 @@ use tollgate_limiter::core::testing::limits::every_limit;
 use tollgate_limiter::core::{Cost, Decision, LeaseId, Limit, Micros, Retry, Timestamp};
 use tollgate_limiter::store::memory::{Memory, Overflow};
 use tollgate_limiter::store::{Source, Store};
-use tollgate_limiter::testing::counters::{charge, key};
+use tollgate_limiter::testing::counters::{charge, key, named_limit};
 use tollgate_limiter::{LimitCheck, Limiter, NamedLimit, limits};
 
 fn manual_clock() -> Clock {
@@ -83,7 +83,7 @@ fn eight_threads_on_one_key_admit_exactly_the_limit_every_time() {
     for limit in limits(100) {
         for round in 0..25 {
             let limiter = Limiter::new(Memory::options().clock(manual_clock()).build());
-            let named = limiter.limit("rule", limit).expect("in range");
+            let named = named_limit(&limiter, "rule", limit);
             let admitted = AtomicU64::new(0);
             eight_threads(|_| {
                 for _ in 0..50 {
@@ -102,7 +102,7 @@ fn eight_threads_in_batches_admit_exactly_the_limit_of_each_key() {
     let subjects: Vec<String> = (0..40).map(|n| format!("user {n}")).collect();
     for limit in limits(10) {
         let limiter = Limiter::new(Memory::options().clock(manual_clock()).shards(4).build());
-        let named = limiter.limit("rule", limit).expect("in range");
+        let named = named_limit(&limiter, "rule", limit);
         let admitted = AtomicU64::new(0);
         eight_threads(|number| {
             let mut order: Vec<&String> = subjects.iter().collect();
@@ -125,7 +125,7 @@ fn settles_of_two_keys_in_opposite_orders_neither_deadlock_nor_charge_only_one()
     for limit in limits(100) {
         for shards in [1, 2, 1_024] {
             let limiter = Limiter::new(Memory::options().clock(manual_clock()).shards(shards).build());
-            let named = limiter.limit("rule", limit).expect("in range");
+            let named = named_limit(&limiter, "rule", limit);
             let bucket = bucket(&limiter, 150);
             let passed = AtomicU64::new(0);
             eight_threads(|number| {
@@ -158,7 +158,7 @@ fn a_batch_is_answered_as_one_by_one() {
     for limit in limits(4) {
         let store = || Limiter::new(Memory::options().clock(clock.clone()).build());
         let (batch, single) = (store(), store());
-        let [in_batch, alone] = [&batch, &single].map(|limiter| limiter.limit("rule", limit).expect("in range"));
+        let [in_batch, alone] = [&batch, &single].map(|limiter| named_limit(limiter, "rule", limit));
         for _ in 0..2 {
             let mut answers = Vec::new();
             batch.check_each(&in_batch, &subjects, |decision| answers.push(decision));
@@ -175,7 +175,7 @@ fn idle_keys_are_swept_out_behind_new_ones_and_the_table_does_not_grow() {
     for limit in limits(10) {
         let clock = manual_clock();
         let limiter = Limiter::new(Memory::options().clock(clock.clone()).shards(4).build());
-        let named = limiter.limit("rule", limit).expect("in range");
+        let named = named_limit(&limiter, "rule", limit);
         let flood = |wave: u64| {
             for n in 0..5_000 {
                 assert!(limiter.check(&named, format!("{wave} {n}")).is_allow());
@@ -210,7 +210,7 @@ fn a_sweep_gives_back_the_memory_of_keys_that_nobody_asks_for() {
     for limit in limits(10) {
         let clock = manual_clock();
         let limiter = Limiter::new(Memory::options().clock(clock.clone()).shards(4).build());
-        let named = limiter.limit("rule", limit).expect("in range");
+        let named = named_limit(&limiter, "rule", limit);
         for n in 0..5_000 {
             limiter.check(&named, format!("user {n}"));
         }
@@ -294,7 +294,7 @@ fn whoever_met_the_shared_counter_is_told_so() {
 fn without_room_new_keys_of_every_algorithm_pass_as_often_as_one_limit_allows() {
     for limit in limits(10) {
         let limiter = Limiter::new(Memory::options().clock(manual_clock()).max_memory(0).build());
-        let named = limiter.limit("rule", limit).expect("in range");
+        let named = named_limit(&limiter, "rule", limit);
         let admitted = (0..100).filter(|n| limiter.check(&named, format!("new {n}")).is_allow());
         assert_eq!(admitted.count(), 10, "{}", limit.algorithm());
         assert_eq!(limiter.store().usage().overflowed, 100);
@@ -337,7 +337,7 @@ fn several_new_keys_of_one_request_keep_to_the_cap_and_share_as_one() {
 
     let limiter = Limiter::new(Memory::options().clock(manual_clock()).max_memory(0).build());
     for limit in limits(10) {
-        let named = limiter.limit("rule", limit).expect("in range");
+        let named = named_limit(&limiter, "rule", limit);
         let passed = (0..20).filter(|n| {
             let (a, b) = (format!("a {n}"), format!("b {n}"));
             limiter
@@ -357,7 +357,7 @@ fn several_new_keys_of_one_request_keep_to_the_cap_and_share_as_one() {
 fn what_met_the_shared_counter_is_given_back_to_it() {
     let limiter = Limiter::new(Memory::options().clock(manual_clock()).max_memory(0).build());
     let slots = limiter
-        .limit("slots", tollgate_limiter::limits::Concurrency::at_most(1))
+        .concurrency("slots", tollgate_limiter::limits::Concurrency::at_most(1))
         .expect("in range");
     drop(limiter.acquire(&slots, "a").expect("the shared slot is free"));
     let held = limiter.acquire(&slots, "b").expect("it was given back");
@@ -369,7 +369,7 @@ fn what_met_the_shared_counter_is_given_back_to_it() {
 fn a_lease_on_the_shared_counter_is_given_back_also_when_its_key_has_room_since() {
     let limiter = capped(1, 16 << 10);
     let slots = limiter
-        .limit("slots", tollgate_limiter::limits::Concurrency::at_most(1))
+        .concurrency("slots", tollgate_limiter::limits::Concurrency::at_most(1))
         .expect("in range");
     // The next one that finds no room, and those before it.
     let fill = |from: u32| {

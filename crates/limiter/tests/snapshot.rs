@@ -3,11 +3,10 @@
 use std::fs;
 use std::path::PathBuf;
 use tollgate_limiter::clock::Clock;
-use tollgate_limiter::core::{Cell, Decision, Limit, Micros, Timestamp};
-use tollgate_limiter::limits::{
-    Concurrency, FixedWindow, Gcra, IntoLimit, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket,
-};
+use tollgate_limiter::core::{Cell, Concurrency, Decision, Limit, Micros, Timestamp};
+use tollgate_limiter::limits::{FixedWindow, Gcra, IntoLimit, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket};
 use tollgate_limiter::store::memory::{Memory, SnapshotError};
+use tollgate_limiter::testing::counters::named_limit;
 use tollgate_limiter::{Limiter, NamedLimit};
 
 /// A file of this test's own, gone when it ends.
@@ -37,15 +36,14 @@ fn limits() -> Vec<Limit> {
         SlidingCounter::per_minute(7).into_limit(),
         SlidingLog::per_minute(7).into_limit(),
         LeakyBucket::per_minute(7).into_limit(),
-        Concurrency::at_most(7).into_limit(),
+        Concurrency::new(7, Micros::from_secs(60)).map(Limit::from),
         Cell::new(6, 7, 60).map(Limit::from),
     ];
     limits.into_iter().map(|limit| limit.expect("in range")).collect()
 }
 
 fn named_limits(limiter: &Limiter) -> Vec<NamedLimit> {
-    let named =
-        |(index, limit): (usize, Limit)| limiter.limit(&format!("rule {index}"), limit).expect("a limit is one");
+    let named = |(index, limit): (usize, Limit)| named_limit(limiter, &format!("rule {index}"), limit);
     limits().into_iter().enumerate().map(named).collect()
 }
 

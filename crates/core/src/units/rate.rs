@@ -57,6 +57,8 @@ pub enum LimitError {
         /// The number that was given.
         given: Micros,
     },
+    /// A concurrency limit where no permit would hold its slots.
+    WithoutPermit,
     /// A `CL.THROTTLE` rate of zero, or one whose interval is below a nanosecond.
     CellRate,
 }
@@ -173,6 +175,10 @@ impl fmt::Display for LimitError {
                     "a lease_ttl of {given} is out of range: give {PERIOD_MIN} to {PERIOD_MAX}"
                 )
             }
+            Self::WithoutPermit => write!(
+                f,
+                "a slot of a concurrency limit is held by a permit: make the limit with `concurrency` and call `acquire`"
+            ),
             Self::CellRate => write!(f, "a rate must be at least 1 per period and at most 10^9 per second"),
         }
     }

@@ -23,12 +23,13 @@ use self::key_history::KeyHistory;
 use self::local_limiter::LocalLimiter;
 use super::memory::{Commit, Memory, MemoryOptions};
 use super::{
-    CounterStore, FallbackStatus, Hit, HitOp, InstanceCount, Keyspace, Outcome, SettleRequest, Settlement, Source,
-    Store, StoreError, StoreMode, StoreStatus,
+    CounterStore, FallbackStatus, Hit, HitOp, InstanceCount, Keyspace, Outcome, SettleRequest, Settlement, SharedStore,
+    Source, Store, StoreError, StoreMode, StoreStatus,
 };
 use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use tokio::runtime::Handle;
 use tollgate_core::{Charge, Counter, Decision, FailureAction, LeaseId, Limit, Micros, Receipt};
 
 pub use self::options::{FallbackMetrics, FallbackOptions, Registration};
@@ -275,6 +276,15 @@ impl<S: CounterStore> Store for Fallback<S> {
         }
     }
 
+    fn release_detached(&self, key: S::Key, limit: &Limit, lease: LeaseId) {
+        let portion = self.local.portion(limit);
+        let is_local = self.local.memory.release_lease(self.local.key(&key), &portion, lease);
+        // A lease of the shared store expires if only this instance decides.
+        if !is_local && self.local.mode() != StoreMode::LocalOnly {
+            self.inner.release_detached(key, limit, lease);
+        }
+    }
+
     async fn renew(&self, key: S::Key, limit: &Limit, lease: LeaseId) -> Result<Option<Micros>, StoreError> {
         let portion = self.local.portion(limit);
         if let Some(term) = self.local.memory.renew_lease(self.local.key(&key), &portion, lease) {
@@ -354,6 +364,12 @@ impl<S: CounterStore> CounterStore for Fallback<S> {
 
     fn hit_key_text(&self, hit: &Hit<'_, S::Key>) -> String {
         self.inner.hit_key_text(hit)
+    }
+}
+
+impl<S: SharedStore> SharedStore for Fallback<S> {
+    fn runtime(&self) -> &Handle {
+        self.inner.runtime()
     }
 }
 

@@ -370,6 +370,10 @@ impl Store for Memory {
         Ok(self.release_lease(key, limit, lease))
     }
 
+    fn release_detached(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) {
+        self.release_lease(key, limit, lease);
+    }
+
     async fn renew(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) -> Result<Option<Micros>, StoreError> {
         Ok(self.renew_lease(key, limit, lease))
     }

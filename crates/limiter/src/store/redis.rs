@@ -4,18 +4,17 @@
 //! requests as the core does, and writes what has changed.
 //!
 //! ```no_run
-//! use tollgate_limiter::core::Cost;
+//! use tollgate_limiter::Limiter;
 //! use tollgate_limiter::limits::TokenBucket;
-//! use tollgate_limiter::store::redis::Redis;
-//! use tollgate_limiter::{LimitCheck, Limiter};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let limiter = Limiter::new(Redis::options("redis://127.0.0.1:6379/0")?.open());
+//! let limiter = Limiter::redis("redis://127.0.0.1:6379/0")?;
 //! let logins = limiter.limit("logins", TokenBucket::per_minute(100))?;
-//! let login = LimitCheck { limit: &logins, subject: b"user:42", cost: Cost::ONE };
-//! let settlement = limiter.settle(&[login]).await;
-//! println!("{}", if settlement.allowed { "proceed" } else { "wait" });
+//! match limiter.check(&logins, "user:42").await.retry() {
+//!     None => println!("allowed"),
+//!     Some(retry) => println!("denied: {retry:?}"),
+//! }
 //! # Ok(())
 //! # }
 //! ```
@@ -40,11 +39,13 @@ use self::node::request::{NodeReply, NodeRequest, to_settlement, unmarked_receip
 use self::script::call::{ChargeReply, ScriptOp};
 use self::topology::Topology;
 use super::{
-    BreakerStatus, CounterStore, Hit, HitOp, Keyspace, LastError, RoundTripStatus, SettleRequest, Settlement, Source,
+    BreakerStatus, CounterStore, Hit, HitOp, Keyspace, LastError, RoundTripStatus, SettleRequest, Settlement, SharedStore,
+    Source,
     Store, StoreError, StoreKind, StoreStatus,
 };
 use crate::compat::redis_counters::RedisCounters;
 use std::sync::{Arc, Mutex, PoisonError};
+use tokio::runtime::Handle;
 use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, OnStoreFailure, Policy, Receipt};
 
 pub use self::context::{BreakerConfig, ClockSource, Functions, OpenFor, ReadFrom};
@@ -269,6 +270,10 @@ impl Store for Redis {
         Ok(released)
     }
 
+    fn release_detached(&self, key: RedisKey, limit: &Limit, lease: LeaseId) {
+        lease_reaper::release_detached(&self.topology, self.single_charge(key, limit, Cost::ZERO), lease);
+    }
+
     async fn renew(&self, key: RedisKey, limit: &Limit, lease: LeaseId) -> Result<Option<Micros>, StoreError> {
         let receipt = unmarked_receipt(Cost::ZERO, lease);
         let (_, renewed) = self.modify_standing(ScriptOp::Renew, key, limit, &receipt).await?;
@@ -301,6 +306,12 @@ impl Store for Redis {
             calls: Some(metrics.snapshot()),
             fallback: None,
         }
+    }
+}
+
+impl SharedStore for Redis {
+    fn runtime(&self) -> &Handle {
+        &self.context.runtime
     }
 }
 

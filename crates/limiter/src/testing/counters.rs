@@ -1,5 +1,6 @@
 //! Keys, charges and settlements for tests.
 
+use crate::limiter::{Limiter, NamedLimit};
 use crate::store::{Keyspace, SettleRequest, Settlement, Store};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_core::{Charge, Cost, Counter, LeaseId, Limit, OnStoreFailure, Policy};
@@ -28,6 +29,11 @@ pub fn charge<K>(key: K, limit: &Limit, cost: u64) -> Charge<K> {
         policy: Policy::Enforce,
         on_failure: OnStoreFailure::Local,
     }
+}
+
+/// A limit of any algorithm, also one whose slots only a permit may hold elsewhere.
+pub fn named_limit<S: Store>(limiter: &Limiter<S>, id: &str, limit: Limit) -> NamedLimit<S> {
+    limiter.named_limit(id, limit)
 }
 
 /// A lease id that no other call returns.

@@ -193,6 +193,12 @@ impl Store for UnreliableStore {
         self.shared.release(key, limit, lease).await
     }
 
+    fn release_detached(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) {
+        if !self.is_cut() {
+            self.shared.release_detached(key, limit, lease);
+        }
+    }
+
     async fn renew(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) -> Result<Option<Micros>, StoreError> {
         self.check_cut()?;
         self.shared.renew(key, limit, lease).await

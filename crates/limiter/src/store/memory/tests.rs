@@ -57,6 +57,10 @@ impl Store for OneByOne {
         self.0.release(key, limit, lease).await
     }
 
+    fn release_detached(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) {
+        self.0.release_detached(key, limit, lease);
+    }
+
     async fn renew(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) -> Result<Option<Micros>, StoreError> {
         self.0.renew(key, limit, lease).await
     }

@@ -1,4 +1,4 @@
-//! The lease reaper: releases leases that were requested and whose reply never arrived.
+//! The lease reaper: releases leases that were requested and whose reply never arrived, and those of permits.
 //!
 //! Otherwise their slots would be missing until the leases expire. Every request has a lease id of its own, so no other
 //! lease is released.
@@ -66,17 +66,22 @@ impl<'s, S: LeaseServers> PendingLease<'s, S> {
 
 impl<S: LeaseServers> Drop for PendingLease<'_, S> {
     fn drop(&mut self) {
-        let context = self.servers.context();
-        if self.charges.is_empty() || context.orphaned_leases.load(Ordering::Relaxed) >= ORPHANS_MAX {
-            return;
+        if let Some(orphan) = OrphanedLease::new(self.servers, std::mem::take(&mut self.charges), self.lease) {
+            self.servers.context().runtime.spawn(orphan.release(self.deadline));
         }
-        context.orphaned_leases.fetch_add(1, Ordering::Relaxed);
-        let orphan = OrphanedLease {
-            servers: Arc::downgrade(self.servers),
-            charges: std::mem::take(&mut self.charges),
-            lease: self.lease,
-        };
-        context.runtime.spawn(orphan.release(self.deadline));
+    }
+}
+
+/// Releases the lease of this charge in the background. The connection is kept until then, also if the caller drops the
+/// store.
+pub(crate) fn release_detached<S: LeaseServers>(servers: &Arc<S>, charge: Charge<RedisKey>, lease: LeaseId) {
+    if let Some(orphan) = OrphanedLease::new(servers, vec![charge], lease) {
+        let servers = Arc::clone(servers);
+        let runtime = servers.context().runtime.clone();
+        runtime.spawn(async move {
+            orphan.release(Duration::ZERO).await;
+            drop(servers);
+        });
     }
 }
 
@@ -87,6 +92,20 @@ struct OrphanedLease<S: LeaseServers> {
 }
 
 impl<S: LeaseServers> OrphanedLease<S> {
+    /// `None` if there is nothing to release, or if too many are being released: then the lease expires.
+    fn new(servers: &Arc<S>, charges: Vec<Charge<RedisKey>>, lease: LeaseId) -> Option<Self> {
+        let orphaned = &servers.context().orphaned_leases;
+        if charges.is_empty() || orphaned.load(Ordering::Relaxed) >= ORPHANS_MAX {
+            return None;
+        }
+        orphaned.fetch_add(1, Ordering::Relaxed);
+        Some(Self {
+            servers: Arc::downgrade(servers),
+            charges,
+            lease,
+        })
+    }
+
     /// Releases the lease after the deadline: before it, the request could still start and take the lease again.
     async fn release(mut self, deadline: Duration) {
         sleep(deadline).await;
