@@ -1,10 +1,10 @@
 //! One verdict from the decisions of all limits.
 
 use super::model::{Mode, Rule, Terms, Variant, Window};
-use super::plan::{Line, Plan, Undecided};
+use super::plan::{Line, Plan, PlannedCharge, Undecided};
 use crate::decision::{Cost, Decision, Retry};
 use crate::settle::source::Source;
-use crate::settle::{Charge, Policy, undecided_source};
+use crate::settle::{Charge, OnStoreFailure, Policy, undecided_source};
 use crate::units::time::Micros;
 
 /// The result for one attempt.
@@ -75,12 +75,21 @@ impl<'r, K> Plan<'r, K> {
 
     /// Returns the standings of all limits, for a request that consumes nothing and is always allowed.
     pub fn standings(self, default: Source) -> Verdict<'r> {
-        let rulings = self.lines.into_iter().filter_map(|line| line.ruling(default));
-        let peeks = rulings.map(|ruling| Ruling {
-            decision: ruling.decision.map(Decision::as_peek),
-            ..ruling
-        });
-        Verdict::new(default, peeks.collect())
+        let peek = |line: Line<'r, K>| {
+            let is_local = |planned: &PlannedCharge<K>| planned.charge.on_failure == OnStoreFailure::Local;
+            let has_share = line.charge.as_ref().is_some_and(is_local);
+            let ruling = line.ruling(default)?;
+            Some(Ruling {
+                decision: ruling.decision.map(Decision::as_peek),
+                // Nothing is consumed, so a share that was not decided denies nothing.
+                source: match ruling.source {
+                    Source::Closed if has_share => Source::Open,
+                    source => source,
+                },
+                ..ruling
+            })
+        };
+        Verdict::new(default, self.lines.into_iter().filter_map(peek).collect())
     }
 }
 

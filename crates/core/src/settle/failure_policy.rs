@@ -87,9 +87,9 @@ pub fn failure_policy_with<K>(
 }
 
 /// The source of a charge that neither the shared store nor this instance decided: closed if the failure policy denies
-/// it, else open. A share that was not decided allows, as an open rule does.
+/// it, else open. A share that was not decided denies: where no instance decides by it, only the store does.
 pub fn undecided_source<K>(charge: &Charge<K>) -> Source {
-    match failure_policy_with(charge, StoreMode::Auto, |limit| *limit).is_deny() {
+    match failure_policy_with(charge, StoreMode::SharedOnly, |limit| *limit).is_deny() {
         true => Source::Closed,
         false => Source::Open,
     }

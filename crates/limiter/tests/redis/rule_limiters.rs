@@ -97,3 +97,11 @@ async fn several_parts_are_given_back_within_one_deadline() {
     assert!(limiter.check_all(&[part; 3]).await.allowed);
     is_one_deadline(from);
 }
+
+/// Rules that say `local`, over a store without a fallback, once passed while the server did not answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_share_a_local_rule_is_closed() {
+    let (_fixture, limiter) = frozen().await;
+    let verdict = limiter.check(&attempt()).await.verdict;
+    assert!(!verdict.allowed && verdict.is_closed(), "{verdict:?}");
+}

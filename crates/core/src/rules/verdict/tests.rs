@@ -124,12 +124,12 @@ fn a_rule_without_its_store_does_as_it_says() {
     let rules = sample(FOUR);
     let never = deny(Retry::Never);
     for (answers, expected) in [
-        // `local` decides by its share as soon as there is one; until then it lets pass.
-        ([FAILED, allow(4), allow(9), allow(9)], "allowed b open 0us"),
+        // `local` is decided by a share; without one only the store could allow.
+        ([FAILED, allow(4), allow(9), allow(9)], "denied a closed 0us"),
         ([allow(5), allow(4), allow(9), FAILED], "allowed b open 0us"),
         ([allow(5), allow(4), FAILED, allow(9)], "allowed b open 0us"),
         ([allow(5), FAILED, allow(9), allow(9)], "denied b closed 0us"),
-        ([FAILED, FAILED, FAILED, FAILED], "denied b closed 0us"),
+        ([FAILED, FAILED, FAILED, FAILED], "denied a closed 0us"),
         ([never, FAILED, FAILED, FAILED], "denied a closed 0us"),
     ] {
         assert_eq!(verdict_text(&rules, Cost::ONE, &answers), expected, "{answers:?}");
