@@ -30,7 +30,7 @@ pub use model::{
 };
 pub use plan::{Line, Plan, PlannedCharge, Undecided, record};
 pub use schema::SCHEMA;
-pub use verdict::{Ruling, Verdict, WindowCount};
+pub use verdict::{DenialReason, Ruling, Verdict, WindowCount};
 
 /// Parses rules from a text, for the tests of this module.
 #[cfg(test)]

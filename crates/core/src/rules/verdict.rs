@@ -3,6 +3,7 @@
 use super::model::{Mode, Rule, Terms, Variant, Window};
 use super::plan::{Line, Plan, PlannedCharge, Undecided};
 use crate::decision::{Cost, Decision, Retry};
+use crate::limit::Limit;
 use crate::settle::source::Source;
 use crate::settle::{Charge, OnStoreFailure, Policy, undecided_source};
 use crate::units::time::Micros;
@@ -46,6 +47,17 @@ pub struct Ruling<'r> {
     pub source: Source,
     /// The count of its window, if all attempts are counted.
     pub counted: Option<WindowCount>,
+}
+
+/// The reason of a denial, where it is not that the limit is used up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DenialReason {
+    /// The limit is used up, or cannot hold the cost.
+    Limit,
+    /// The last allowed request is less than this `min_interval` ago.
+    MinInterval(Micros),
+    /// The memory store has no memory for a new key, and `overflow` is `deny`.
+    NoMemory,
 }
 
 /// The count of a window.
@@ -148,6 +160,29 @@ impl Ruling<'_> {
     }
 
     /// When a denied attempt would pass. Unknown for a closed rule.
+    /// The reason of its denial. None if it allows, or was not decided.
+    pub fn denial_reason(&self) -> Option<DenialReason> {
+        let decision = self.decision?;
+        let limit = self.window.map(Window::limit);
+        Some(match (limit, decision.retry()?) {
+            (Some(Limit::SlidingLog(log)), Retry::After(wait)) => {
+                // The log is empty a period after the last request, so the reset tells when that was.
+                let since_last = log
+                    .rate()
+                    .period()
+                    .get()
+                    .checked_sub(decision.standing().reset_after.get());
+                let spacing = since_last.and_then(|since_last| log.min_interval().get().checked_sub(since_last));
+                match spacing == Some(wait.get()) {
+                    true => DenialReason::MinInterval(log.min_interval()),
+                    false => DenialReason::Limit,
+                }
+            }
+            (Some(limit), Retry::Unknown) if !matches!(limit, Limit::Concurrency(_)) => DenialReason::NoMemory,
+            _ => DenialReason::Limit,
+        })
+    }
+
     fn retry(&self) -> Option<Retry> {
         match &self.decision {
             Some(decision) => decision.retry(),

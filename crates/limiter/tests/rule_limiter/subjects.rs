@@ -5,7 +5,9 @@ use proptest::prelude::*;
 use std::sync::Arc;
 use tollgate_limiter::RuleLimiter;
 use tollgate_limiter::conformance::block_on;
-use tollgate_limiter::core::rules::{Attempt, Attribute, RuleMatch};
+use tollgate_limiter::core::Micros;
+use tollgate_limiter::core::rules::{Attempt, Attribute, DenialReason, RuleMatch};
+use tollgate_limiter::store::memory::{Memory, Overflow};
 
 const RULES: &str = r"
 rules:
@@ -153,4 +155,32 @@ proptest! {
         prop_assert!(is_allowed(&one));
         prop_assert_eq!(is_allowed(&other), one != other);
     }
+}
+
+#[test]
+fn a_denial_names_what_denied() {
+    const SPACED: &str = "rules:\n- { id: log, per: user, algorithm: sliding_log, limit: 2/min, min_interval: 10s }\n";
+    let (limiter, clock) = limiter(SPACED);
+    let reason = |limiter: &RuleLimiter, cost| {
+        let attributes = attributes(&["user=u"]);
+        let verdict = limiter.check_now(&attempt(&attributes, cost)).verdict;
+        verdict.nearest().and_then(|ruling| ruling.denial_reason())
+    };
+    assert_eq!(reason(&limiter, 1), None);
+    assert_eq!(
+        reason(&limiter, 1),
+        Some(DenialReason::MinInterval(Micros::from_secs(10)))
+    );
+    assert_eq!(reason(&limiter, 2), Some(DenialReason::Limit), "one of two remains");
+    let attributes = attributes(&["user=u"]);
+    let text = block_on(limiter.explain(&attempt(&attributes, 1))).to_string();
+    assert!(text.contains("min_interval of 10s, retry in"), "{text}");
+    assert!(text.contains("or lower `min_interval`"), "{text}");
+    clock.advance(Micros::from_secs(10));
+    assert_eq!(reason(&limiter, 1), None);
+    assert_eq!(reason(&limiter, 1), Some(DenialReason::Limit), "nothing remains");
+
+    let full = Memory::options().max_memory(0).overflow(Overflow::Deny).build();
+    let full = RuleLimiter::new(rules(SPACED), Arc::new(full));
+    assert_eq!(reason(&full, 1), Some(DenialReason::NoMemory));
 }

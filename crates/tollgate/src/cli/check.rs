@@ -42,9 +42,11 @@ fn render(response: &ServerResponse) -> Option<(String, ExitCode)> {
                 return Some((text, exit_code(allowed)));
             }
             let _ = write!(text, " by {rule}: {}", standing(&body, allowed));
-            // Without a time to retry after, the server's text says why: a ban, a cost above the limit, a held lease.
+            // Without a time to retry after, or with another reason than a limit that is used up, the server's text says
+            // why: a ban, a cost above the limit, a held lease, a `min_interval`.
+            let has_no_time = body.get("retry_after_ms").is_some_and(Value::is_null);
             if !allowed
-                && body.get("retry_after_ms").is_some_and(Value::is_null)
+                && (has_no_time || body.get("reason").is_some())
                 && let Some(detail) = body.get("detail").and_then(Value::as_str)
             {
                 let _ = write!(text, "; {detail}");

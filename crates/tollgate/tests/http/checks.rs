@@ -280,3 +280,19 @@ fn the_promised_moment_is_kept() {
     server.clock.advance(Micros::from_millis(1));
     assert_eq!(client.check("").status, 200);
 }
+
+#[test]
+fn a_denial_by_min_interval_says_so() {
+    let server = HttpServer::start("- { id: spaced, algorithm: sliding_log, limit: 100/min, min_interval: 50s }\n");
+    let mut client = server.connect();
+    assert_eq!(client.check("").status, 200);
+    let denied = client.check("");
+    assert_eq!(denied.json()["reason"], json!("min_interval"));
+    assert_eq!(
+        (denied.status, &denied.json()["detail"]),
+        (
+            429,
+            &json!("Policy \"spaced\" allows one request every 50s: this one came too soon after the last.")
+        )
+    );
+}

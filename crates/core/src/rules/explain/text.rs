@@ -5,7 +5,7 @@ use crate::decision::{Cost, Decision, Retry};
 use crate::limit::Limit;
 use crate::rules::model::LimitOrigin;
 use crate::rules::model::{Terms, Test, Variant};
-use crate::rules::verdict::{Ruling, Verdict};
+use crate::rules::verdict::{DenialReason, Ruling, Verdict};
 use crate::settle::source::Source;
 use std::fmt;
 
@@ -175,6 +175,21 @@ impl MatchedRule<'_> {
             return is_closed.then(|| "the store must be reachable".to_owned());
         };
         let limit = decision.standing().limit;
+        match limit_trace.ruling.denial_reason()? {
+            DenialReason::Limit => {}
+            DenialReason::MinInterval(_) => {
+                let Retry::After(wait) = decision.retry()? else {
+                    return None;
+                };
+                let wait = wait.round_for_display();
+                return Some(format!("wait {wait}, or lower `min_interval`"));
+            }
+            DenialReason::NoMemory => {
+                return Some(
+                    "wait until idle keys make space, raise `store.max_memory`, or use `overflow: share`".into(),
+                );
+            }
+        }
         Some(match decision.retry()? {
             Retry::After(wait) => {
                 let wait = wait.round_for_display();
@@ -233,6 +248,13 @@ impl fmt::Display for RulingText<'_, '_> {
             }
             Decision::Deny { retry, .. } => {
                 write!(f, "denies: {remaining} of {limit} remaining, ")?;
+                match self.0.denial_reason() {
+                    Some(DenialReason::MinInterval(interval)) => write!(f, "min_interval of {interval}, ")?,
+                    Some(DenialReason::NoMemory) => {
+                        return f.write_str("no memory for a new key, and overflow: deny");
+                    }
+                    Some(DenialReason::Limit) | None => {}
+                }
                 match retry {
                     Retry::After(wait) => write!(f, "retry in {}", wait.round_for_display()),
                     Retry::Unknown => f.write_str("retry when a lease is released"),

@@ -8,7 +8,7 @@ use crate::server::http::json::{boolean, integer, integer_or_null, string};
 use hyper::StatusCode;
 use std::ops::Range;
 use tollgate_limiter::core::Retry;
-use tollgate_limiter::core::rules::{Mode, Ruling, Verdict};
+use tollgate_limiter::core::rules::{DenialReason, Mode, Ruling, Verdict};
 
 /// `{"allowed":true,"rule":…}`; if denied, after the members of RFC 9457.
 pub(crate) fn write(out: &mut Vec<u8>, check: &CheckResponse<'_>) {
@@ -118,6 +118,11 @@ fn problem(out: &mut Vec<u8>, verdict: &Verdict<'_>, status: StatusCode) {
         out.extend_from_slice(b",\"detail\":");
         string(out, detail.as_bytes());
     }
+    if let Some(reason) = verdict.nearest().and_then(reason) {
+        out.extend_from_slice(b",\"reason\":\"");
+        out.extend_from_slice(reason.as_bytes());
+        out.push(b'"');
+    }
     out.extend_from_slice(b",\"violated-policies\":[");
     let violated = |ruling: &&Ruling<'_>| ruling.mode == Mode::Enforce && !ruling.is_allow();
     for (index, ruling) in verdict.rulings.iter().filter(violated).enumerate() {
@@ -129,10 +134,32 @@ fn problem(out: &mut Vec<u8>, verdict: &Verdict<'_>, status: StatusCode) {
     out.extend_from_slice(b"],");
 }
 
+/// The reason of a denial, if it is not that the limit is used up.
+fn reason(ruling: &Ruling<'_>) -> Option<&'static str> {
+    match ruling.denial_reason()? {
+        DenialReason::Limit => None,
+        DenialReason::MinInterval(_) => Some("min_interval"),
+        DenialReason::NoMemory => Some("no_memory"),
+    }
+}
+
 /// A sentence about the limit that denied; none if the store did not decide.
 fn detail(ruling: &Ruling<'_>) -> Option<String> {
     let retry = ruling.decision.as_ref()?.retry()?;
     let name = ruling.name;
+    match ruling.denial_reason()? {
+        DenialReason::Limit => {}
+        DenialReason::MinInterval(interval) => {
+            return Some(format!(
+                "Policy \"{name}\" allows one request every {interval}: this one came too soon after the last."
+            ));
+        }
+        DenialReason::NoMemory => {
+            return Some(format!(
+                "Policy \"{name}\" has no memory for another key: the server's memory for keys is full."
+            ));
+        }
+    }
     Some(match quota(ruling) {
         PolicyQuota::Banned => format!("Policy \"{name}\" allows no requests."),
         quota if retry == Retry::Never => {
