@@ -2,7 +2,8 @@
 //! it.
 //!
 //! A token is no proof of anything: it releases what is held under its 64 random bits in the counters it names. A
-//! forged token names nothing that is held.
+//! forged token names nothing that is held. A changed one does not fit its checksum, so it releases nothing, not even the
+//! counters that are still intact.
 
 use crate::store::Key;
 use siphasher::sip::SipHasher13;
@@ -19,7 +20,7 @@ pub(crate) struct LeaseToken<K> {
 }
 
 /// The first byte, which distinguishes it from other formats.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// The maximum number of counters in a token. Leases beyond it expire by themselves.
 const COUNTERS_MAX: usize = 256;
@@ -35,16 +36,21 @@ impl<K: Key> LeaseToken<K> {
             bytes.extend_from_slice(&tag.to_le_bytes());
             key.write(&mut bytes);
         }
+        bytes.extend_from_slice(&checksum(&bytes));
         base64url_encode(&bytes)
     }
 
     /// Parses a token. None if the text is not one.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let text_max = (1 + size_of::<u64>() + COUNTERS_MAX * Self::COUNTER_BYTES).div_ceil(3) * 4;
+        let text_max = (1 + 2 * size_of::<u64>() + COUNTERS_MAX * Self::COUNTER_BYTES).div_ceil(3) * 4;
         if text.len() > text_max {
             return None;
         }
         let bytes = base64url_decode(text)?;
+        let (bytes, sum) = bytes.split_last_chunk::<8>()?;
+        if *sum != checksum(bytes) {
+            return None;
+        }
         let (&version, rest) = bytes.split_first()?;
         let (lease, rest) = rest.split_first_chunk()?;
         let counters = rest.chunks_exact(Self::COUNTER_BYTES);
@@ -60,6 +66,13 @@ impl<K: Key> LeaseToken<K> {
             counters: counters.map(parse_counter).collect::<Option<_>>()?,
         })
     }
+}
+
+/// The checksum of a token's bytes.
+fn checksum(bytes: &[u8]) -> [u8; 8] {
+    let mut hasher = SipHasher13::new();
+    hasher.write(bytes);
+    hasher.finish().to_le_bytes()
 }
 
 /// Returns a hash of a counter without its subject. It is the same on every instance, so it is not keyed.

@@ -95,8 +95,8 @@ fn a_made_up_lease_releases_nothing() {
         lease[..lease.len() - 4].to_owned(),
         format!("{lease}AAAA"),
     ];
-    // Version and id are the first nine bytes.
-    for index in 0..12 {
+    // A changed key of one rule once released the slot of the other, and answered true.
+    for index in 0..lease.len() {
         let mut changed = lease.clone().into_bytes();
         changed[index] = if changed[index] == b'A' { b'B' } else { b'A' };
         made_up.push(String::from_utf8(changed).expect("letters"));
