@@ -1,10 +1,10 @@
 -- Checks a request with Tollgate. Usage: http-request lua.tollgate http://127.0.0.1:8080/v1/forward/DOMAIN
--- Stores the response in txn.tollgate_status, _body, _ratelimit, _ratelimit_policy and _retry_after; without a response the status
--- is 503 and txn.tollgate_is_down is true.
+-- Stores the response in txn.tollgate_status, _body, _ratelimit, _ratelimit_policy, _retry_after and _tollgate_lease; without a
+-- response the status is 503 and txn.tollgate_is_down is true.
 
 -- The client headers that `attributes` in tollgate.yaml names. No others are forwarded.
 local FORWARDED_HEADERS = { "x-merchant-id" }
-local RESPONSE_HEADERS = { "ratelimit", "ratelimit-policy", "retry-after" }
+local RESPONSE_HEADERS = { "ratelimit", "ratelimit-policy", "retry-after", "tollgate-lease" }
 local TIMEOUT_MS = 1000
 
 local token = os.getenv("TOLLGATE_TOKEN")

@@ -3,10 +3,12 @@
 use super::file_pattern::{RuleFile, RulesFormat};
 use crate::compat::ratelimit::{self, files::RatelimitRules};
 use crate::config::{Config, IPV6_PREFIX, RawSettings, without_snippet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use tollgate_limiter::core::Limit;
 use tollgate_limiter::core::problem::{Location, Origin, Problem, Problems};
 use tollgate_limiter::core::rules::ratelimit::DescriptorFiles;
-use tollgate_limiter::core::rules::{self, Attempt, RuleSet, RulesParser};
+use tollgate_limiter::core::rules::{self, Attempt, CounterSpec, Mode, Rule, RuleSet, RulesParser};
 use tollgate_limiter::core::yaml;
 
 /// Settings and rules of one moment.
@@ -150,6 +152,9 @@ impl SourceTexts {
         match parser.finish() {
             Ok(parsed) => {
                 problems.extend(parsed.warnings);
+                if config.is_some_and(|config| config.forward.is_some()) {
+                    problems.extend(unreleased_slots(&parsed.rules));
+                }
                 Some(parsed.rules)
             }
             Err(errors) => {
@@ -172,6 +177,28 @@ impl SourceTexts {
             && self.problems == other.problems
             && self.ratelimit_problems == other.ratelimit_problems
     }
+}
+
+/// Warns of concurrency rules that forwarded requests meet: no gateway releases their slots.
+fn unreleased_slots(rules: &RuleSet) -> Vec<Problem> {
+    let takes_slots = |counter: &&CounterSpec| matches!(counter.limit, Limit::Concurrency(_));
+    let counters = rules.counters().iter().filter(takes_slots);
+    let indexes: BTreeSet<u32> = counters.map(|counter| counter.rule).collect();
+    let taking = indexes
+        .into_iter()
+        .filter_map(|index| rules.rules().get(index as usize));
+    let warning = |rule: &Rule| {
+        let id = rule.id();
+        let text = format!("rule `{id}` takes a slot of every forwarded request, and no gateway releases it");
+        Problem::warning(rule.location(), text).with_hint(
+            "let the service release the lease that it gets in the header `tollgate-lease` (docs/forward-auth.md), \
+             or the slot is held for `lease_ttl`",
+        )
+    };
+    taking
+        .filter(|rule| rule.mode() != Mode::Disabled)
+        .map(warning)
+        .collect()
 }
 
 fn add_file(parser: &mut RulesParser, origin: &Arc<Origin>, problems: &mut Problems) {

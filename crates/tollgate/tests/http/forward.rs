@@ -364,3 +364,22 @@ fn attributes_are_those_of_the_settings() {
         assert_eq!(answer.status, expected, "{merchant} {uri}");
     }
 }
+
+#[test]
+fn a_concurrency_rule_answers_with_the_lease_that_the_service_releases() {
+    const SLOTS: &str = "- { id: inflight, per: ip, algorithm: concurrency, limit: 1, lease_ttl: 30s }\n";
+    let server = HttpServer::start_with(SLOTS, settings_for(Gateway::Traefik));
+    let mut client = server.connect();
+    let mut forward = |path: &str| request(&mut client, &format!("GET {path}"), CLIENT);
+    let allowed = forward("/v1/forward/default");
+    let lease = allowed.header("tollgate-lease").expect("a lease").to_owned();
+    for path in ["/v1/forward/default", "/v1/forward-403/default"] {
+        let denied = forward(path);
+        assert!(denied.status > 400 && denied.header("tollgate-lease").is_none());
+    }
+    let released = server
+        .connect()
+        .post("/v1/release", format!(r#"{{"lease":"{lease}"}}"#));
+    assert_eq!(released.body, r#"{"released":true}"#);
+    assert!(forward("/v1/forward-403/default").header("tollgate-lease").is_some());
+}

@@ -261,6 +261,27 @@ fn rules_check_tells_all_that_is_wrong_with_rules_and_settings() {
 }
 
 #[test]
+fn a_concurrency_rule_behind_forward_auth_is_a_warning_that_says_what_to_do() {
+    let rules =
+        "rules:\n- { id: inflight, per: ip, algorithm: concurrency, limit: 5 }\n- { id: plan, per: ip, limit: 5/s }\n";
+    for (name, forward, warnings) in [
+        ("with.yaml", "forward_auth: { gateway: nginx }\n", 1),
+        ("without.yaml", "", 0),
+    ] {
+        let folder = TestFolder::with(name, &format!("{forward}{rules}"));
+        let (code, stdout, _) = run(&folder, &["rules", "check", name]);
+        assert_eq!(code, Some(0), "{stdout}");
+        assert_eq!(
+            stdout.matches("rule `inflight` takes a slot").count(),
+            warnings,
+            "{stdout}"
+        );
+        assert_eq!(stdout.matches("tollgate-lease").count(), warnings, "{stdout}");
+        assert!(!stdout.contains("`plan` takes"), "{stdout}");
+    }
+}
+
+#[test]
 fn warnings_do_not_refuse() {
     let folder = TestFolder::with(
         "odd.yaml",

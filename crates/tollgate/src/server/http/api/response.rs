@@ -9,7 +9,7 @@ use crate::server::http::problem_details::{NO_STORE, PROBLEM_JSON};
 use crate::server::http::settings::HttpSettings;
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Response, StatusCode};
 use tollgate_limiter::CheckResult;
 use tollgate_limiter::core::rules::{Attempt, Mode, Ruling, UnknownDomain, Verdict};
@@ -56,7 +56,7 @@ pub(in crate::server::http) fn check_response(
     with_status(settings, check, status(check.verdict))
 }
 
-/// The response to a gateway: 200 without a body if allowed; if denied, as for a check, or 403.
+/// The response to a gateway: 200 without a body if allowed, with the lease as a header; if denied, as for a check, or 403.
 pub(in crate::server::http) fn gateway_response(
     settings: &HttpSettings,
     check: &CheckResponse<'_>,
@@ -74,9 +74,16 @@ pub(in crate::server::http) fn gateway_response(
         response
             .headers_mut()
             .insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+        // Base64, so the conversion succeeds.
+        if let Some(lease) = check.lease.and_then(|lease| HeaderValue::try_from(lease).ok()) {
+            response.headers_mut().insert(LEASE, lease);
+        }
     }
     response
 }
+
+/// The header with the lease of a forwarded request, for the service to release.
+const LEASE: HeaderName = HeaderName::from_static("tollgate-lease");
 
 fn with_status(settings: &HttpSettings, check: &CheckResponse<'_>, status: StatusCode) -> Response<Full<Bytes>> {
     let mut buffer = Vec::with_capacity(BUFFER_BYTES);
