@@ -77,3 +77,20 @@ fn a_lease_that_was_made_up_releases_nothing() {
     }
     assert_eq!(client.check(USER).status, 429);
 }
+
+#[test]
+fn a_refund_of_nothing_but_slots_says_to_release_the_lease() {
+    let server = HttpServer::start(&format!(
+        "{RULES}- {{ id: rate, when: {{ rated: yes }}, limit: 5/min }}\n"
+    ));
+    let mut client = server.connect();
+    client.check(USER);
+    let refused = client.post("/v1/refund", format!(r#"{{"attributes":{{{USER}}}}}"#));
+    assert_eq!(refused.status, 400);
+    let detail = refused.json()["detail"].as_str().unwrap_or_default().to_owned();
+    assert!(detail.contains("/v1/release"), "{detail}");
+    // With another limit the refund counts there, and the slot stays taken.
+    let mixed = client.post("/v1/refund", format!(r#"{{"attributes":{{{USER},"rated":"yes"}}}}"#));
+    assert_eq!(mixed.status, 200);
+    assert_eq!(mixed.json()["limits"][0]["remaining"], json!(0));
+}

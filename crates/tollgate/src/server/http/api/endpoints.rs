@@ -18,8 +18,8 @@ use hyper::{HeaderMap, Response, StatusCode};
 use serde_json::json;
 use std::net::IpAddr;
 use tollgate_limiter::ForgetError;
-use tollgate_limiter::core::rules::Attempt;
-use tollgate_limiter::core::{Cost, Timestamp};
+use tollgate_limiter::core::rules::{Attempt, Ruling};
+use tollgate_limiter::core::{Cost, Limit, Timestamp};
 use tollgate_limiter::store::StoreError;
 
 impl HttpService {
@@ -53,6 +53,14 @@ impl HttpService {
         let snapshot = self.gate.snapshot(Protocol::Http);
         let verdict = snapshot.refund(&attempt).await;
         let unknown = snapshot.unknown_domain(&attempt, &verdict);
+        let limit = |ruling: &Ruling<'_>| ruling.window.map(|window| *window.limit());
+        let is_slot = |ruling: &Ruling<'_>| matches!(limit(ruling), Some(Limit::Concurrency(_)));
+        if !verdict.rulings.is_empty() && verdict.rulings.iter().all(is_slot) {
+            return Err(ProblemDetails::bad_request(
+                "a refund frees no slot of a concurrency limit, and no other limit matches; send the lease of the check \
+                 to /v1/release",
+            ));
+        }
         let response = CheckResponse {
             verdict: &verdict,
             lease: None,
