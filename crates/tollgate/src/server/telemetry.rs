@@ -111,7 +111,7 @@ impl Telemetry {
         &self.metrics
     }
 
-    /// Encodes all metrics.
+    /// Encodes all metrics, in the OpenMetrics text format.
     pub fn text(&self, names: MetricNames) -> String {
         let mut text = String::new();
         self.encode(&mut text, names)
@@ -126,9 +126,6 @@ impl Telemetry {
         }
         text::encode_eof(text)
     }
-
-    /// The media type of [`Telemetry::text`].
-    pub const CONTENT_TYPE: &'static str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 }
 
 impl Metrics {

@@ -14,7 +14,8 @@ const RULES: &str = "
 
 /// The series and their values.
 fn scrape(client: &mut Client) -> BTreeMap<String, String> {
-    let answer = client.get("/metrics");
+    client.send("GET /metrics HTTP/1.1\r\nHost: test\r\nAccept: application/openmetrics-text\r\n\r\n");
+    let answer = client.answer();
     assert_eq!(answer.status, 200);
     assert_eq!(
         answer.header("content-type"),
@@ -251,4 +252,28 @@ fn a_hundred_thousand_callers_add_no_series() {
         before.iter().filter(|name| buckets(name)).collect::<Vec<_>>()
     );
     assert_eq!(after.len(), before.len());
+}
+
+#[test]
+fn who_does_not_ask_for_openmetrics_gets_the_text_format_of_prometheus() {
+    let server = HttpServer::start(RULES);
+    let mut client = server.connect();
+    client.check(r#""user":"u""#);
+    for accept in ["", "Accept: text/plain\r\n", "Accept: */*\r\n"] {
+        client.send(format!("GET /metrics HTTP/1.1\r\nHost: test\r\n{accept}\r\n"));
+        let answer = client.answer();
+        let kind = answer.header("content-type");
+        assert_eq!(kind, Some("text/plain; version=0.0.4; charset=utf-8"), "{accept}");
+        for line in [
+            "# TYPE tollgate_decisions_total counter",
+            &format!("{} 1", decisions("plan", "allow")),
+        ] {
+            assert!(
+                answer.body.lines().any(|given| given == line),
+                "{line}: {}",
+                answer.body
+            );
+        }
+        assert!(!answer.body.contains("# EOF") && !answer.body.contains("# UNIT"));
+    }
 }

@@ -3,6 +3,7 @@
 mod body;
 mod endpoints;
 mod explain;
+mod metrics_format;
 mod ready;
 pub mod request;
 pub(super) mod response;
@@ -11,6 +12,7 @@ mod rls;
 
 use self::body::{BodyBytes, IncomingBody, body_budget, read};
 use self::explain::ExplainFormat;
+use self::metrics_format::MetricsFormat;
 use self::response::CheckResponse;
 use super::forward::ForwardPath;
 use super::problem_details::ProblemDetails;
@@ -22,7 +24,7 @@ use crate::server::gate::{Gate, Phase};
 use crate::server::net::idle::RequestGuard;
 use crate::server::net::memory_budget::MemoryBudget;
 use crate::server::panic_guard::{self, PANIC_TEXT, guard_now};
-use crate::server::telemetry::{Protocol, Telemetry};
+use crate::server::telemetry::Protocol;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -226,7 +228,7 @@ impl HttpService {
             Route::Healthz => Ok(response::json(b"{\"status\":\"alive\"}".to_vec())),
             Route::Readyz => Ok(ready::readiness(&self.gate)),
             Route::Healthcheck => Ok(debug_port::health(&self.gate)),
-            Route::Metrics => Ok(metrics(&self.gate)),
+            Route::Metrics => Ok(metrics(&self.gate, request.headers())),
             Route::OpenApi => Ok(response::json(OPENAPI.into())),
             Route::DebugIndex => Ok(debug_port::index()),
             Route::RlConfig => Ok(debug_port::limits(&self.gate)),
@@ -275,9 +277,10 @@ fn panicked() -> ProblemDetails {
     ProblemDetails::new(StatusCode::INTERNAL_SERVER_ERROR, PANIC_TEXT)
 }
 
-fn metrics(gate: &Gate) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::from(gate.metrics_text()));
-    let kind = HeaderValue::from_static(Telemetry::CONTENT_TYPE);
+fn metrics(gate: &Gate, headers: &HeaderMap) -> Response<Full<Bytes>> {
+    let format = MetricsFormat::preferred_by(headers);
+    let mut response = Response::new(Full::from(format.convert(gate.metrics_text())));
+    let kind = HeaderValue::from_static(format.content_type());
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response
 }
