@@ -4,7 +4,7 @@ use crate::fixture::{Fixture, charge, every_limit, lease, rate, settle};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
-use tollgate_core::{Charge, Concurrency, FixedWindow, Gcra, Limit, Micros, Policy, SlidingLog, TokenBucket};
+use tollgate_core::{Charge, Concurrency, FixedWindow, Gcra, Limit, Micros, Policy, Retry, SlidingLog, TokenBucket};
 use tollgate_limiter::store::redis::{Redis, RedisKey};
 use tollgate_limiter::store::{Settlement, Source, Store};
 use tollgate_limiter::testing::servers::ServerKind;
@@ -115,6 +115,37 @@ async fn what_is_given_back_elsewhere_is_known_within_250_ms() {
         let since = requested.elapsed();
         assert!(since < Duration::from_millis(400), "still refused after {since:?}");
         sleep(Duration::from_millis(1)).await;
+    }
+    fixture.audit();
+}
+
+/// A cost above what remained was denied with the figures of before, although another instance had spent the rest.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_has_the_figures_of_the_store_also_when_others_spend() {
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let (local, elsewhere) = (fixture.options().open(), fixture.options().open());
+    for limit in every_limit(10, Micros::from_secs(1_000)) {
+        let key = fixture.counter(&local, &limit, "spent");
+        assert!(settle(&local, key, &limit, 3).await.allowed);
+        assert!(!settle(&local, key, &limit, 8).await.allowed, "{limit:?}: 7 remain");
+        assert!(settle(&elsewhere, key, &limit, 7).await.allowed);
+        for cost in [8, 1, 8] {
+            let denial = settle(&local, key, &limit, cost).await;
+            let peeked = elsewhere.peek(&[charge(key, &limit, cost)]).await;
+            let [denied, store] =
+                [&denial, &peeked].map(|settlement| settlement.outcomes[0].expect("an answer").decision);
+            assert_eq!(denied.standing().remaining, 0, "{limit:?}: {denial:?}");
+            if let (Some(Retry::After(wait)), Some(Retry::After(later))) = (denied.retry(), store.retry()) {
+                // The same instant, whichever clock it is counted on.
+                let gap = (denial.now + wait)
+                    .since(peeked.now + later)
+                    .max((peeked.now + later).since(denial.now + wait));
+                assert!(
+                    gap < Micros::from_millis(2),
+                    "{limit:?} at {cost}: {denied:?} and {store:?}"
+                );
+            }
+        }
     }
     fixture.audit();
 }

@@ -1,7 +1,10 @@
 //! The near cache: recent states of keys, kept where they suffice to deny without a call.
 //!
-//! It keeps states, never verdicts. A limit is evaluated here at the latest time that the store's clock may show; if it
-//! denies even then, so would the store: others can only have consumed more since, and the store's clock is not later.
+//! It keeps states, never verdicts. A limit is evaluated here at the latest time that the store's clock may show; if nothing
+//! remains even then, the store would deny. Nor can others have consumed anything since, so the state is still the store's,
+//! and a denial has the figures that the store would give. While a unit remains, a request that costs more is sent: others
+//! may have consumed that unit, and the cached figures would be too good.
+//!
 //! So nothing is allowed that the store would deny. A request that the store would allow is denied only after a refund
 //! elsewhere or a raised limit, for at most the TTL of an entry. Concurrency limits are never denied here, because
 //! leases may be released at any time.
@@ -56,10 +59,10 @@ struct Entry {
 enum CachedState {
     /// The state itself.
     State(State),
-    /// In place of a long state: the denial of this cost under this limit.
+    /// In place of a long state: the denial of one unit under this limit. Of more units it does not say when the first
+    /// one is free.
     Denied {
         limit: Limit,
-        cost: Cost,
         standing: Standing,
         wait: Micros,
     },
@@ -91,18 +94,15 @@ impl NearCache {
         let is_single = || request.iter().filter(|other| other.key == charge.key).count() == 1;
         let cached = match (state, decision) {
             _ if matches!(charge.limit, Limit::Concurrency(_)) => None,
-            (Some(state), decision) if !decision.is_allow() || decision.standing().remaining == 0 => {
-                Some(CachedState::State(state.clone()))
-            }
+            (Some(state), decision) if decision.standing().remaining == 0 => Some(CachedState::State(state.clone())),
             (
                 None,
                 Decision::Deny {
                     standing,
                     retry: Retry::After(wait),
                 },
-            ) if is_single() => Some(CachedState::Denied {
+            ) if is_single() && charge.cost == Cost::ONE && standing.remaining == 0 => Some(CachedState::Denied {
                 limit: charge.limit,
-                cost: charge.cost,
                 standing: *standing,
                 wait: *wait,
             }),
@@ -205,20 +205,16 @@ impl NearCache {
                         let step = charge.limit.decide(Some(state), charge.cost, now);
                         (step.decision, step.mark)
                     };
-                    if decide(latest).0.is_allow() {
+                    let (at_latest, _) = decide(latest);
+                    if at_latest.is_allow() || at_latest.standing().remaining > 0 {
                         return None;
                     }
                     decide(earliest)
                 }
-                CachedState::Denied {
-                    limit,
-                    cost,
-                    standing,
-                    wait,
-                } => {
+                CachedState::Denied { limit, standing, wait } => {
                     let until = round_trip.now + *wait;
                     // A higher cost waits longer, by an unknown time.
-                    if charge.limit != *limit || charge.cost != *cost || latest >= until {
+                    if charge.limit != *limit || charge.cost != Cost::ONE || latest >= until {
                         return None;
                     }
                     let elapsed = earliest.since(round_trip.now).get();
