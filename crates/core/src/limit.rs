@@ -118,7 +118,19 @@ impl Limit {
         each!(self, _algorithm, of => of!(name))
     }
 
-    /// The period, where another period is another counter: for windows. Other limits keep their key when it changes.
+    /// The period that identifies its counter among those of a rule. None for a limit that has none, or does not keep
+    /// it: concurrency and `Cell`.
+    ///
+    /// Buckets are identified by it too. A rule may have several windows of any algorithm, and nothing else tells a
+    /// window alone from the same window in a list.
+    pub const fn counter_period(&self) -> Option<Micros> {
+        match self.rate() {
+            Some(rate) => Some(rate.period()),
+            None => None,
+        }
+    }
+
+    /// The length of its window. None for algorithms without windows.
     pub fn window(&self) -> Option<Micros> {
         match self {
             Self::FixedWindow(limit) => Some(limit.rate().period()),

@@ -47,7 +47,7 @@ impl RuleSet {
             let Some(rule) = self.rules.get(counter.rule as usize) else {
                 continue;
             };
-            let is_named = |named: &str| *rule.id == *named || *counter.name == *named;
+            let is_named = |named: &str| *rule.id == *named || counter.window_name.as_deref() == Some(named);
             if *rule.domain != *attempt.domain || !named.map_or(!rule.per.is_empty(), is_named) {
                 continue;
             }
@@ -77,7 +77,10 @@ impl RuleSet {
     /// The names of all rules and windows of a domain, with duplicates.
     fn names<'r>(&'r self, domain: &str) -> impl Iterator<Item = &'r str> {
         let rules = self.rules.iter().map(|rule| (&*rule.domain, &*rule.id));
-        let windows = self.counters.iter().map(|counter| (&*counter.domain, &*counter.name));
+        let windows = self.counters.iter().filter_map(|counter| {
+            let name = counter.window_name.as_deref()?;
+            Some((&*counter.domain, name))
+        });
         let names = rules.chain(windows);
         names.filter_map(move |(owner, name)| (owner == domain).then_some(name))
     }

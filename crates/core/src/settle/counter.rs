@@ -4,8 +4,9 @@ use crate::limit::Limit;
 
 /// The identity of one counter.
 ///
-/// Two charges share a counter if domain, rule, variant, algorithm and the values they are counted by are the same, and
-/// for windows the period. When only the numbers of a limit change, its counters continue.
+/// Two charges share a counter if domain, rule, variant, algorithm, period and the values they are counted by are the
+/// same. When only the numbers of a limit change, its counters continue, and so they do when it becomes one of several
+/// windows.
 #[derive(Clone, Copy, Debug)]
 pub struct Counter<'a> {
     /// The domain; each has its own counters.
@@ -14,7 +15,7 @@ pub struct Counter<'a> {
     pub rule: &'a str,
     /// The variant of an experiment, empty without an experiment.
     pub variant: &'a str,
-    /// The limit: of it only the algorithm, and the period of a window.
+    /// The limit: of it only the algorithm and the period.
     pub limit: &'a Limit,
     /// The values it is counted by, in the rule's order. Any bytes.
     pub per: &'a [&'a [u8]],
@@ -35,7 +36,7 @@ impl Counter<'_> {
         part(self.rule.as_bytes());
         part(self.variant.as_bytes());
         part(self.limit.algorithm().as_bytes());
-        match self.limit.window() {
+        match self.limit.counter_period() {
             Some(period) => part(&period.get().to_le_bytes()),
             None => part(&[]),
         }
@@ -48,7 +49,7 @@ impl Counter<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{FixedWindow, Gcra, Micros, Rate, TokenBucket};
+    use crate::{Concurrency, FixedWindow, Gcra, Micros, Rate, TokenBucket};
     use proptest::prelude::*;
 
     fn bytes(counter: Counter<'_>) -> Vec<u8> {
@@ -72,13 +73,22 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_not_identity_but_the_period_of_a_window_is() {
+    fn numbers_are_not_identity_but_the_period_is() {
         let bucket = |units, seconds| with_limit(TokenBucket::new(rate(units, seconds)).into());
-        assert_eq!(bucket(100, 60), bucket(1_000, 3_600));
+        assert_eq!(bucket(100, 60), bucket(1_000, 60));
+        assert_ne!(bucket(100, 60), bucket(100, 3_600));
         let window = |units, seconds| with_limit(FixedWindow::new(rate(units, seconds)).into());
         assert_eq!(window(100, 60), window(1_000, 60));
         assert_ne!(window(100, 60), window(100, 3_600));
         assert_ne!(bucket(100, 60), with_limit(Gcra::new(rate(100, 60)).into()));
+        let slots = |slots, seconds| {
+            with_limit(
+                Concurrency::new(slots, Micros::from_secs(seconds))
+                    .expect("in range")
+                    .into(),
+            )
+        };
+        assert_eq!(slots(3, 60), slots(4, 30));
     }
 
     proptest! {

@@ -1,12 +1,13 @@
-//! Rule books over a server that does not answer: whatever is asked, it takes one deadline.
+//! Rule books over a server: edits under live keys; and one that does not answer: whatever is asked, it takes one
+//! deadline.
 
 use crate::fixture::Fixture;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
-use tollgate_core::problem::Origin;
-use tollgate_core::rules::{Attempt, ParserOptions, RulesParser};
-use tollgate_core::{Cost, Source, yaml};
+use tollgate_core::rules::{Attempt, Ruling};
+use tollgate_core::testing::rules::rule_set;
+use tollgate_core::{Cost, Source};
 use tollgate_limiter::store::Store;
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::testing::servers::ServerKind;
@@ -31,15 +32,12 @@ fn attempt() -> Attempt<'static> {
 
 /// A book over a server that has answered, and then is frozen.
 async fn frozen() -> (Fixture, RuleLimiter<Redis>) {
-    let mut reader = RulesParser::new(ParserOptions::default());
-    reader.add_file(&yaml::parse(&Origin::new("rules.yaml", RULES)).expect("yaml"));
-    let rules = reader.finish().expect("sound rules").rules;
     let fixture = Fixture::start(ServerKind::Redis70);
     let store = Redis::options(&fixture.server.url())
         .expect("a URL")
         .deadline(DEADLINE)
         .open();
-    let limiter = RuleLimiter::new(rules, Arc::new(store));
+    let limiter = RuleLimiter::new(rule_set(RULES), Arc::new(store));
     let from = Instant::now();
     while limiter.check(&attempt()).await.verdict.source != Source::Shared {
         assert!(
@@ -104,4 +102,58 @@ async fn without_a_share_a_local_rule_is_closed() {
     let (_fixture, limiter) = frozen().await;
     let verdict = limiter.check(&attempt()).await.verdict;
     assert!(!verdict.allowed && verdict.is_closed(), "{verdict:?}");
+}
+
+/// What remains of each limit after a check of `cost`.
+async fn remaining_after(store: &Arc<Redis>, text: &str, cost: u64) -> Vec<u64> {
+    let limiter = RuleLimiter::new(rule_set(text), Arc::clone(store));
+    let attempt = Attempt {
+        cost: Cost::new(cost).expect("in range"),
+        ..attempt()
+    };
+    let from = Instant::now();
+    loop {
+        let verdict = limiter.check(&attempt).await.verdict;
+        if verdict.source == Source::Shared {
+            let remaining = |ruling: &Ruling<'_>| ruling.decision.map(|decision| decision.standing().remaining);
+            return verdict.rulings.iter().filter_map(remaining).collect();
+        }
+        assert!(
+            from.elapsed() < Duration::from_secs(10),
+            "{:?}",
+            store.status().connection_error
+        );
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_window_keeps_its_counter_when_it_joins_a_list_and_when_it_leaves() {
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let store = Redis::options(&fixture.server.url())
+        .expect("a URL")
+        .deadline(DEADLINE)
+        .open();
+    let store = Arc::new(store);
+    for algorithm in [
+        "token_bucket",
+        "gcra",
+        "leaky_bucket",
+        "fixed_window",
+        "sliding_counter",
+        "sliding_log",
+    ] {
+        let rules = |limit: &str| format!("rules:\n- {{ id: {algorithm}, algorithm: {algorithm}, limit: {limit} }}\n");
+        // Years, so that no unit returns meanwhile.
+        for (limit, cost, expected) in [
+            ("100/365day", 40, &[60][..]),
+            ("[100/365day, 50/300day]", 10, &[50, 40]),
+            ("50/300day", 5, &[35]),
+            ("[50/300day, 100/8760h]", 0, &[35, 50]),
+            ("1000/365day", 0, if algorithm == "gcra" { &[500] } else { &[950] }),
+        ] {
+            let remaining = remaining_after(&store, &rules(limit), cost).await;
+            assert_eq!(remaining, expected, "{algorithm} {limit}");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 mod admitted;
 mod batches;
 mod descriptors;
+mod edits;
 mod leases;
 mod model;
 mod payments;
@@ -12,6 +13,7 @@ mod subjects;
 use std::sync::Arc;
 use tollgate_limiter::RuleLimiter;
 use tollgate_limiter::clock::Clock;
+use tollgate_limiter::conformance::block_on;
 use tollgate_limiter::core::rules::{Attempt, Attribute, Verdict};
 use tollgate_limiter::core::testing::rules::{attributes, rule_set as rules};
 use tollgate_limiter::core::{Cost, Timestamp};
@@ -38,6 +40,10 @@ fn attempt<'a>(attributes: &'a [Attribute<'a>], cost: u64) -> Attempt<'a> {
 
 fn check(limiter: &RuleLimiter, pairs: &[&str], cost: u64) -> String {
     render(&limiter.check_now(&attempt(&attributes(pairs), cost)).verdict)
+}
+
+fn forget(limiter: &RuleLimiter, pairs: &[&str], rule: Option<&str>) -> u64 {
+    block_on(limiter.forget(&attempt(&attributes(pairs), 1), rule)).expect("every rule is there")
 }
 
 /// The answer, the rule that speaks, and of each limit what remains; a refusal with its wait.

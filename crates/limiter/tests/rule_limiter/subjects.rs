@@ -1,6 +1,6 @@
 //! Subjects: forgetting, refunding, explaining, and values of arbitrary bytes.
 
-use super::{attempt, attributes, check, limiter, render, rules, stopped_store};
+use super::{attempt, attributes, check, forget, limiter, render, rules, stopped_store};
 use proptest::prelude::*;
 use std::sync::Arc;
 use tollgate_limiter::RuleLimiter;
@@ -17,10 +17,6 @@ rules:
 - { id: trial, per: merchant, limit: 50/min, experiment: { share: 50%, algorithm: gcra } }
 - { id: there, domain: other, per: merchant, limit: 5/min }
 ";
-
-fn forget(limiter: &RuleLimiter, pairs: &[&str], rule: Option<&str>) -> u64 {
-    block_on(limiter.forget(&attempt(&attributes(pairs), 1), rule)).expect("every rule is there")
-}
 
 #[test]
 fn a_subject_is_forgotten_where_nothing_speaks_against_it() {

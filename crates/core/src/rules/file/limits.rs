@@ -22,7 +22,7 @@ pub(super) struct LimitFields<'n> {
     pub(super) overrides: Option<&'n Node>,
 }
 
-/// The counters of one rule: limits of the same name, variant, algorithm and period share one.
+/// The counters of one rule: limits of the same variant, algorithm and period share one, alone or in a list.
 #[derive(Debug)]
 pub(super) struct Counters<'r> {
     list: &'r mut Vec<CounterSpec>,
@@ -34,8 +34,8 @@ pub(super) struct Counters<'r> {
     known: HashMap<CounterIdentity, CounterId>,
 }
 
-/// The identity of a counter within a rule: the period in its name, the variant, the algorithm, the period of a window.
-type CounterIdentity = (Option<Micros>, Variant, &'static str, Option<Micros>);
+/// The identity of a counter within a rule: the variant, the algorithm and the period.
+type CounterIdentity = (Variant, &'static str, Option<Micros>);
 
 /// Parser of the limits of one variant of a rule.
 pub(super) struct LimitsParser<'a, 'r> {
@@ -82,28 +82,29 @@ impl<'r> Counters<'r> {
 
     /// Returns a window, named by its period if it is one of a list.
     fn window(&mut self, limit: Limit, variant: Variant, named: Option<Micros>) -> Window {
-        let name = match named {
-            None => Arc::clone(&self.id),
-            Some(period) => {
-                let id = &self.id;
-                let make = || format!("{id}.{}", period_name(period)).into();
-                Arc::clone(self.names.entry(period).or_insert_with(make))
-            }
-        };
-        let identity = (named, variant, limit.algorithm(), limit.window());
+        let window_name = named.map(|period| {
+            let id = &self.id;
+            let make = || format!("{id}.{}", period_name(period)).into();
+            Arc::clone(self.names.entry(period).or_insert_with(make))
+        });
+        let identity = (variant, limit.algorithm(), limit.counter_period());
         let counter = *self.known.entry(identity).or_insert_with(|| {
             let counter = CounterId(u32::try_from(self.list.len()).unwrap_or(u32::MAX));
             self.list.push(CounterSpec {
                 domain: self.domain.into(),
-                name: Arc::clone(&name),
+                id: Arc::clone(&self.id),
+                window_name: None,
                 variant,
                 limit,
                 rule: self.rule,
             });
             counter
         });
+        if let (Some(spec), Some(name)) = (self.list.get_mut(counter.index()), &window_name) {
+            spec.window_name = Some(Arc::clone(name));
+        }
         Window {
-            name,
+            name: window_name.unwrap_or_else(|| Arc::clone(&self.id)),
             limit: Arc::new(limit),
             counter,
         }

@@ -213,12 +213,14 @@ pub struct CounterId(pub(crate) u32);
 pub struct CounterSpec {
     /// The domain.
     pub domain: Box<str>,
-    /// The name of the window: the rule's id, followed by the period if there are several windows.
-    pub name: Arc<str>,
+    /// The rule's id.
+    pub id: Arc<str>,
+    /// The name of its window where that is one of a list: the rule's id, followed by the period. Not part of the
+    /// identity: the same window alone has the same counter.
+    pub window_name: Option<Arc<str>>,
     /// The variant of an experiment.
     pub variant: Variant,
-    /// One of the limits that share the counter: only its algorithm and the period of its window are part of the
-    /// identity.
+    /// One of the limits that share the counter: only its algorithm and its period are part of the identity.
     pub limit: Limit,
     /// The rule, as an index into [`RuleSet::rules`].
     pub rule: u32,
@@ -398,7 +400,7 @@ impl CounterSpec {
     pub fn counter<'a>(&'a self, per: &'a [&'a [u8]]) -> Counter<'a> {
         Counter {
             domain: &self.domain,
-            rule: &self.name,
+            rule: &self.id,
             variant: self.variant.key(),
             limit: &self.limit,
             per,

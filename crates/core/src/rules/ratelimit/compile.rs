@@ -154,7 +154,8 @@ impl Compiler<'_> {
         let name: Arc<str> = id.into();
         self.counters.push(CounterSpec {
             domain: self.domain.into(),
-            name: Arc::clone(&name),
+            id: Arc::clone(&name),
+            window_name: None,
             variant: Variant::Control,
             limit,
             rule: u32::try_from(self.rules.len()).unwrap_or(u32::MAX),

@@ -1,0 +1,109 @@
+//! Rules that are edited under live keys: which counters continue.
+
+use super::{check, rules, stopped_store};
+use std::sync::Arc;
+use tollgate_limiter::RuleLimiter;
+
+/// Every algorithm that counts.
+const COUNTING: [&str; 6] = [
+    "token_bucket",
+    "gcra",
+    "leaky_bucket",
+    "fixed_window",
+    "sliding_counter",
+    "sliding_log",
+];
+
+fn rule(algorithm: &str, terms: &str) -> String {
+    format!("rules:\n- {{ id: plan, per: user, algorithm: {algorithm}, {terms} }}\n")
+}
+
+/// Checks with each of these terms in turn, on one store: the terms, the attributes, the cost, and the expected verdict.
+fn check_edits(steps: &[(&str, &[&str], u64, &str)]) {
+    for algorithm in COUNTING {
+        let (store, _) = stopped_store();
+        for (step, (terms, pairs, cost, expected)) in steps.iter().enumerate() {
+            let limiter = RuleLimiter::new(rules(&rule(algorithm, terms)), Arc::clone(&store));
+            let verdict = check(&limiter, pairs, *cost);
+            assert_eq!(verdict, *expected, "{algorithm}, step {step}: {terms}");
+        }
+    }
+}
+
+#[test]
+fn a_window_keeps_its_counter_when_it_joins_a_list_and_when_it_leaves() {
+    check_edits(&[
+        ("limit: 100/day", &["user=u"], 40, "allowed by plan: plan 60"),
+        (
+            "limit: [100/day, 50/min]",
+            &["user=u"],
+            10,
+            "allowed by plan.1min: plan.1day 50 plan.1min 40",
+        ),
+        ("limit: 50/min", &["user=u"], 0, "allowed by plan: plan 40"),
+        (
+            "limit: [50/60s, 1000/h, 100/24h]",
+            &["user=u"],
+            5,
+            "allowed by plan.1min: plan.1min 35 plan.1h 995 plan.1day 45",
+        ),
+        ("limit: [100/day]", &["user=u"], 0, "allowed by plan.1day: plan.1day 45"),
+        ("limit: 100/day", &["user=u"], 0, "allowed by plan: plan 45"),
+    ]);
+}
+
+#[test]
+fn a_subject_keeps_its_usage_when_another_list_is_selected_for_it() {
+    let terms = "limit: 100/day, by: { tier: { pro: [100/day, 50/min] } }, \
+                 overrides: [{ user: v, limit: [100/day, 20/min] }]";
+    let without = "limit: [100/day, 30/min]";
+    check_edits(&[
+        (terms, &["user=u"], 10, "allowed by plan: plan 90"),
+        (
+            terms,
+            &["user=u", "tier=pro"],
+            10,
+            "allowed by plan.1min: plan.1day 80 plan.1min 40",
+        ),
+        (terms, &["user=u"], 10, "allowed by plan: plan 70"),
+        (terms, &["user=v"], 15, "allowed by plan.1min: plan.1day 85 plan.1min 5"),
+        (
+            without,
+            &["user=v"],
+            0,
+            "allowed by plan.1min: plan.1day 85 plan.1min 15",
+        ),
+        (
+            without,
+            &["user=u"],
+            0,
+            "allowed by plan.1min: plan.1day 70 plan.1min 20",
+        ),
+    ]);
+}
+
+#[test]
+fn a_window_of_another_period_is_another_counter() {
+    check_edits(&[
+        ("limit: 100/min", &["user=u"], 100, "allowed by plan: plan 0"),
+        ("limit: 100/60s", &["user=u"], 0, "allowed by plan: plan 0"),
+        ("limit: 100/h", &["user=u"], 0, "allowed by plan: plan 100"),
+    ]);
+}
+
+#[test]
+fn the_counter_of_a_window_is_forgotten_by_its_name_in_a_list() {
+    let terms = "limit: 100/day, by: { tier: { pro: [100/day, 50/min] } }";
+    for algorithm in COUNTING {
+        let (store, _) = stopped_store();
+        let limiter = RuleLimiter::new(rules(&rule(algorithm, terms)), store);
+        check(&limiter, &["user=u"], 10);
+        let forgotten = super::forget(&limiter, &["user=u"], Some("plan.1day"));
+        assert_eq!(forgotten, 1, "{algorithm}");
+        assert_eq!(
+            check(&limiter, &["user=u"], 0),
+            "allowed by plan: plan 100",
+            "{algorithm}"
+        );
+    }
+}
