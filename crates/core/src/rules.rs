@@ -25,8 +25,8 @@ pub use file::{ParsedRules, ParserOptions, RULES_MAX, RulesParser, holds_address
 pub use forget::UnknownRule;
 pub use lint::{Coverage, KnownAttributes};
 pub use model::{
-    Condition, CostSource, CounterId, CounterSpec, Counting, Dimension, Experiment, Group, LimitOrigin, LimitSelector,
-    Mode, Rule, RuleSet, Terms, Test, Variant, Window, Windows,
+    Condition, CostCase, CostCases, CostOrigin, CostSource, CounterId, CounterSpec, Counting, Dimension, Experiment,
+    Group, LimitOrigin, LimitSelector, Mode, Rule, RuleSet, Terms, Test, Variant, Window, Windows,
 };
 pub use plan::{Line, Plan, PlannedCharge, Undecided, record};
 pub use schema::SCHEMA;

@@ -6,8 +6,8 @@ mod text;
 
 use super::attempt::Attempt;
 use super::domain::UnknownDomain;
-use super::model::LimitOrigin;
 use super::model::{Condition, CounterId, Dimension, Mode, Rule, RuleSet, Terms, Variant};
+use super::model::{CostOrigin, LimitOrigin};
 use super::ratelimit::DescriptorMatch;
 use super::verdict::{Ruling, Verdict};
 use crate::decision::Cost;
@@ -55,6 +55,8 @@ pub struct MatchedRule<'r> {
     pub origin: LimitOrigin<'r>,
     /// The cost it would charge.
     pub cost: Cost,
+    /// The origin of this cost.
+    pub cost_origin: CostOrigin,
     /// Its limits.
     pub limits: Vec<LimitTrace<'r>>,
 }
@@ -231,6 +233,7 @@ impl<'r, K: FnMut(CounterId, &[&[u8]]) -> String> TraceBuilder<'_, 'r, K> {
             terms,
             origin,
             cost: rule.cost(self.attempt).0,
+            cost_origin: rule.cost_origin(self.attempt),
             limits,
         }
     }

@@ -1,9 +1,10 @@
 //! The rules parser: YAML to [`RuleSet`], or every problem in it.
 //!
-//! `file/rule.rs` parses a rule, `file/when.rs` its conditions, `file/limits.rs` its limits and `file/algorithm.rs` its
-//! algorithm. A new key is added there, in the schema and in `docs/rules.md`; tests keep the three consistent.
+//! `file/rule.rs` parses a rule, `file/when.rs` its conditions, `file/limits.rs` its limits, `file/cost.rs` its cost
+//! and `file/algorithm.rs` its algorithm. A new key is added there, in the schema and in `docs/rules.md`; tests keep the three consistent.
 
 pub(super) mod algorithm;
+mod cost;
 mod expressions;
 mod limits;
 mod rule;
@@ -22,7 +23,8 @@ use std::sync::Arc;
 #[cfg(test)]
 pub(super) use {
     algorithm::ALGORITHMS,
-    rule::{COST_KEYS, EXPERIMENT_KEYS, RULE_KEYS},
+    cost::{COST_CASE_KEYS, COST_KEYS},
+    rule::{EXPERIMENT_KEYS, RULE_KEYS},
     when::CONDITION_KEYS,
 };
 

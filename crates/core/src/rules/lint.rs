@@ -6,13 +6,14 @@ pub(super) use names::NamesUsed;
 pub use names::{Coverage, KnownAttributes};
 
 use super::file::holds_addresses;
-use super::model::{Condition, CostSource, Experiment, LimitSelector, Mode, Rule, Terms, Test, Window};
-use crate::Cost;
+use super::model::{
+    Condition, CostCase, CostCases, CostSource, Experiment, LimitSelector, Mode, Rule, Terms, Test, Window,
+};
 use crate::limit::Limit;
 use crate::problem::Problem;
 use crate::settle::OnStoreFailure;
 use crate::yaml::excerpt;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Returns all warnings. Disabled rules are skipped.
 pub(super) fn lint(rules: &[Rule]) -> Vec<Problem> {
@@ -82,13 +83,38 @@ fn lint_rule(rule: &Rule, problems: &mut Vec<Problem>) {
             );
         }
     }
-    if let CostSource::Fixed(cost) = rule.cost_source
-        && cost.get() == 0
-    {
+    if let CostSource::Cases(list) = &rule.cost_source {
+        lint_cost_cases(list, &mut warn);
+    }
+    if rule.cost_source.is_free() {
         warn(
             "costs nothing, so it never limits".into(),
             "give it a `cost` of 1 or more",
         );
+    }
+}
+
+/// Warns of cases of a cost that never apply.
+fn lint_cost_cases(list: &CostCases, warn: &mut impl FnMut(String, &str)) {
+    let texts = |case: &CostCase| -> HashSet<String> { case.when.iter().map(|it| format!("{it:?}")).collect() };
+    let cases: Vec<HashSet<String>> = list.cases.iter().map(texts).collect();
+    for (index, (case, conditions)) in list.cases.iter().zip(&cases).enumerate() {
+        let earlier = cases.iter().take(index).position(|other| other.is_subset(conditions));
+        if let Some(earlier) = earlier {
+            let (number, earlier) = (index + 1, earlier + 1);
+            warn(
+                format!("never applies entry {number} of `cost`: entry {earlier} matches whenever it does"),
+                "move it up, or remove it: the first that matches wins",
+            );
+        } else if case.when.iter().any(|condition| accepts_none(&condition.test)) {
+            warn(
+                format!(
+                    "never applies entry {} of `cost`: its `when` has an empty list",
+                    index + 1
+                ),
+                "list what it should match, or remove the entry",
+            );
+        }
     }
 }
 
@@ -319,7 +345,7 @@ fn compare(rule: &Rule, other: &Rule, same: bool, other_is_first: bool) -> Optio
 /// Returns the limit of a rule that gives all subjects the same and charges them.
 fn plain(rule: &Rule) -> Option<&Terms> {
     let choice = &rule.selector;
-    let is_free = matches!(rule.cost_source, CostSource::Fixed(cost) if cost == Cost::ZERO);
+    let is_free = rule.cost_source.is_free();
     let is_plain = choice.by.is_none() && choice.overrides.is_empty() && rule.experiment.is_none();
     (is_plain && !is_free).then_some(&choice.limit)
 }

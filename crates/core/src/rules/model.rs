@@ -1,12 +1,14 @@
 //! The compiled rules: valid, complete, immutable.
 //!
 //! `model/rule.rs` holds the types; `model/selector.rs` selects the limit and the cost for an attempt;
-//! `model/counting.rs` counts denied attempts and relates rules to each other.
+//! `model/cost.rs` holds costs by condition; `model/counting.rs` counts denied attempts and relates rules to each other.
 
+mod cost;
 mod counting;
 mod rule;
 mod selector;
 
+pub use cost::{CostCase, CostCases, CostOrigin};
 pub use counting::{Counting, Group};
 pub(crate) use rule::{By, Overrides};
 pub use rule::{

@@ -7,7 +7,9 @@ pub const SCHEMA: &str = include_str!("schema.json");
 mod tests {
     use super::*;
     use crate::problem::Origin;
-    use crate::rules::file::{ALGORITHMS, CONDITION_KEYS, COST_KEYS, EXPERIMENT_KEYS, FILE_KEYS, RULE_KEYS};
+    use crate::rules::file::{
+        ALGORITHMS, CONDITION_KEYS, COST_CASE_KEYS, COST_KEYS, EXPERIMENT_KEYS, FILE_KEYS, RULE_KEYS,
+    };
     use crate::yaml::{Node, NodeKind, parse};
 
     /// The value at a path of keys and numbers.
@@ -39,11 +41,12 @@ mod tests {
     fn the_schema_has_the_keys_that_the_reader_knows() {
         // JSON is YAML.
         let schema = parse(&Origin::new("schema.json", SCHEMA)).expect("the schema is well formed");
-        let cases: [(&str, &[&str]); 8] = [
+        let cases: [(&str, &[&str]); 9] = [
             ("properties", &FILE_KEYS),
             ("$defs rule properties", &RULE_KEYS),
             ("$defs experiment properties", &EXPERIMENT_KEYS),
-            ("$defs rule properties cost oneOf 1 properties", &COST_KEYS),
+            ("$defs cost oneOf 1 properties", &COST_KEYS),
+            ("$defs cost_case properties", &COST_CASE_KEYS),
             ("$defs test oneOf 1 properties", &CONDITION_KEYS),
             ("$defs algorithm enum", &ALGORITHMS),
             ("$defs rule properties mode enum", &["enforce", "shadow", "disabled"]),

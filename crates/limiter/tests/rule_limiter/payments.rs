@@ -83,3 +83,20 @@ fn the_override_goes_beyond_every_plan_and_the_ceiling_holds_all() {
         "allowed by merchant-plan: charges-ceiling 9999 merchant-plan 99"
     );
 }
+
+#[test]
+fn a_search_costs_five_of_the_same_plan() {
+    let (limiter, _) = limiter(
+        "rules:\n- { id: plan, per: user, limit: 100/min, \
+         cost: [{ when: { endpoint: /search }, cost: 5 }, { default: 1 }] }\n",
+    );
+    let (search, other) = (["user=u", "endpoint=/search"], ["user=u", "endpoint=/other"]);
+    assert_eq!(check(&limiter, &search, 1), "allowed by plan: plan 95");
+    assert_eq!(check(&limiter, &other, 1), "allowed by plan: plan 94");
+    assert_eq!(check(&limiter, &search, 18), "allowed by plan: plan 4");
+    assert_eq!(
+        check(&limiter, &search, 1),
+        "denied by plan: plan 4 After(Micros(600000))"
+    );
+    assert_eq!(check(&limiter, &["user=u"], 4), "allowed by plan: plan 0");
+}

@@ -16,6 +16,7 @@ rules:
   by: { tier: { enterprise: 5000/min burst 500 } }
   overrides: [{ merchant: m_13, limit: 0/min }]
 - { id: slots, per: user, algorithm: concurrency, limit: 20 }
+- { id: priced, per: account, limit: 10/s, cost: [{ when: { endpoint: /search }, cost: 5 }, { default: 1 }] }
 - { id: off, limit: 1/s, mode: disabled }
 - { id: there, domain: other, limit: 1/s }
 "#;
@@ -78,6 +79,10 @@ slots: skipped
     `user` is missing, and `per` needs it
     suggestion: send `user`
 
+priced: skipped
+    `account` is missing, and `per` needs it
+    suggestion: send `account`
+
 off: skipped
     disabled
     suggestion: set the rule's mode to enforce or shadow
@@ -132,4 +137,23 @@ fn a_long_value_is_told_in_part() {
         delay: Micros::ZERO,
     };
     assert!(explain(&[("endpoint", &long)], allow).len() < 2_000);
+}
+
+#[test]
+fn names_the_entry_that_gave_the_cost() {
+    let allow = Decision::Allow {
+        standing: STANDING,
+        delay: Micros::ZERO,
+    };
+    let cost_of = |endpoint: &[u8]| explain(&[("account", b"a"), ("endpoint", endpoint)], allow);
+    let search = cost_of(b"/search");
+    assert!(
+        search.contains("cost 5 from entry 1 of `cost`; limit from `limit`"),
+        "{search}"
+    );
+    let other = cost_of(b"/other");
+    assert!(
+        other.contains("cost 1 from the default of `cost`; limit from `limit`"),
+        "{other}"
+    );
 }

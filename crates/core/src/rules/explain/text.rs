@@ -4,7 +4,7 @@ use super::{Explanation, LimitTrace, MatchedRule, RuleMatch, RuleTrace, SkipReas
 use crate::decision::{Cost, Decision, Retry};
 use crate::limit::Limit;
 use crate::rules::model::LimitOrigin;
-use crate::rules::model::{Terms, Test, Variant};
+use crate::rules::model::{CostOrigin, Terms, Test, Variant};
 use crate::rules::verdict::{DenialReason, Ruling, Verdict};
 use crate::settle::source::Source;
 use std::fmt;
@@ -81,7 +81,8 @@ impl MatchedRule<'_> {
             Variant::Control if is_split => ", control",
             Variant::Control => "",
         };
-        writeln!(f, "    cost {}; limit from {}{variant}", self.cost.get(), self.origin)?;
+        let (cost, from) = (self.cost.get(), self.cost_origin);
+        writeln!(f, "    cost {cost}{from}; limit from {}{variant}", self.origin)?;
         for limit in &self.limits {
             writeln!(f, "    {limit}")?;
         }
@@ -215,6 +216,16 @@ impl fmt::Display for LimitOrigin<'_> {
             Self::Limit => f.write_str("`limit`"),
             Self::By { attribute, value } => write!(f, "`by` {attribute} = {}", super::printable(value)),
             Self::Override(index) => write!(f, "override {}", index + 1),
+        }
+    }
+}
+
+impl fmt::Display for CostOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cost => Ok(()),
+            Self::Case(index) => write!(f, " from entry {} of `cost`", index + 1),
+            Self::Default => f.write_str(" from the default of `cost`"),
         }
     }
 }

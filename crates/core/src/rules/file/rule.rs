@@ -41,8 +41,6 @@ pub(in crate::rules) const EXPERIMENT_KEYS: [&str; 8] = [
     "lease_ttl",
     "shape",
 ];
-/// The keys of a cost that is a map.
-pub(in crate::rules) const COST_KEYS: [&str; 2] = ["attribute", "default"];
 
 /// The maximum number of `per` attributes.
 const DIMENSIONS_MAX: usize = 16;
@@ -85,7 +83,7 @@ impl RulesParser {
             .unwrap_or_default();
         let ipv6_prefix = self.parse_ipv6_prefix(&fields);
         let per = self.parse_per(&fields, ipv6_prefix);
-        let cost_source = parse_cost_source(&fields, &mut self.problems);
+        let cost_source = fields.find("cost").and_then(|node| self.parse_cost(node));
         let mode = fields
             .find("mode")
             .map(|node| node.keyword("a mode", &MODES, &mut self.problems));
@@ -259,26 +257,6 @@ impl LimitsParser<'_, '_> {
             selector: selector?,
         })
     }
-}
-
-fn parse_cost_source(fields: &Fields<'_>, problems: &mut Problems) -> Option<CostSource> {
-    let cost = |node: &Node, problems: &mut Problems| {
-        let units = node.integer("a cost", 0..=Cost::MAX.get(), problems)?;
-        Cost::new(units).ok()
-    };
-    let node = fields.find("cost")?;
-    if !matches!(node.kind, NodeKind::Map(_)) {
-        return cost(node, problems).map(CostSource::Fixed);
-    }
-    let fields = node.fields("a cost", &COST_KEYS, problems)?;
-    let attribute = fields.require("a cost", "attribute", "{ attribute: points, default: 1 }", problems)?;
-    let text = attribute.text("the name of an attribute", problems)?;
-    let name = parse_name("an attribute", text, &attribute.location, problems)?;
-    let default = fields.find("default").map(|node| cost(node, problems));
-    Some(CostSource::Attribute {
-        name: name.into(),
-        default: default.unwrap_or(Some(Cost::ONE))?,
-    })
 }
 
 fn parse_on_store_failure(node: &Node, problems: &mut Problems) -> Option<OnStoreFailure> {

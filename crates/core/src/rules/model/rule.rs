@@ -1,5 +1,6 @@
 //! The compiled rules: valid, complete, immutable.
 
+use super::cost::CostCases;
 use super::counting::{Counting, Group};
 use crate::decision::Cost;
 use crate::limit::Limit;
@@ -250,6 +251,8 @@ pub enum CostSource {
         /// The cost otherwise.
         default: Cost,
     },
+    /// That of the first case that holds.
+    Cases(Box<CostCases>),
 }
 
 /// The effect of a rule's denials.

@@ -118,6 +118,7 @@ impl CostSource {
                     None => (default.times(times), CostValidity::Invalid),
                 },
             },
+            Self::Cases(list) => list.select(attempt).0.resolve(attempt),
         }
     }
 }

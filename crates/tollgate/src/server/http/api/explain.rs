@@ -5,7 +5,9 @@ use crate::server::http::json::ObjectWriter;
 use hyper::HeaderMap;
 use hyper::header::ACCEPT;
 use std::borrow::Cow;
-use tollgate_limiter::core::rules::{Explanation, LimitOrigin, MatchedRule, RuleMatch, RuleTrace, SkipReason, Terms};
+use tollgate_limiter::core::rules::{
+    CostOrigin, Explanation, LimitOrigin, MatchedRule, RuleMatch, RuleTrace, SkipReason, Terms,
+};
 use tollgate_limiter::core::{Cost, Timestamp};
 
 /// The form of an explanation.
@@ -72,6 +74,7 @@ fn matched_rule(object: &mut ObjectWriter<'_>, trace: &RuleTrace<'_>, matched: &
     );
     object.object("from", |object| limit_origin(object, &matched.origin));
     object.value("cost", &matched.cost.get());
+    object.object("cost_from", |object| cost_origin(object, matched.cost_origin));
     object.objects("limits", &matched.limits, |object, limit| {
         object.members(|out| response::write_ruling(out, &limit.ruling));
         object.value(
@@ -95,6 +98,18 @@ fn limit_origin(object: &mut ObjectWriter<'_>, origin: &LimitOrigin<'_>) {
             object.value("kind", "override");
             object.value("index", index);
         }
+    }
+}
+
+/// The entry of a rule's `cost` that applies.
+fn cost_origin(object: &mut ObjectWriter<'_>, origin: CostOrigin) {
+    match origin {
+        CostOrigin::Cost => object.value("kind", "cost"),
+        CostOrigin::Case(index) => {
+            object.value("kind", "entry");
+            object.value("index", &index);
+        }
+        CostOrigin::Default => object.value("kind", "default"),
     }
 }
 
