@@ -40,6 +40,7 @@ pub use state::leases::{LeaseEdit, LeaseTable};
 pub use state::numbers::StateNumbers;
 pub use state::ring::{Edit, Ring};
 pub use text::{network, problem, quantity, spelling, yaml};
+pub use units::calendar::{Calendar, CalendarUnit, UnknownZone};
 pub use units::muldiv::muldiv;
 pub use units::rate::{LimitError, Rate};
 pub use units::time::{Micros, Now, Timestamp};

@@ -10,6 +10,8 @@ use crate::decision::{Cost, Decision};
 use crate::settle::Outcome;
 use crate::state::leases::{LeaseEdit, LeaseTable};
 use crate::state::ring::{Edit, Ring};
+use crate::text::quantity::Period;
+use crate::units::calendar::{Calendar, CalendarUnit};
 use crate::units::muldiv::muldiv;
 use crate::units::rate::Rate;
 use crate::units::time::{Micros, Now, Timestamp};
@@ -123,11 +125,19 @@ impl Limit {
     ///
     /// Buckets are identified by it too. A rule may have several windows of any algorithm, and nothing else tells a
     /// window alone from the same window in a list.
-    pub const fn counter_period(&self) -> Option<Micros> {
-        match self.rate() {
-            Some(rate) => Some(rate.period()),
-            None => None,
-        }
+    ///
+    /// A day and a week are the same in every calendar and without one: what was used stays used when the time zone of a
+    /// rule changes.
+    pub fn counter_period(&self) -> Option<Period> {
+        let unit = match self {
+            Self::FixedWindow(limit) => limit.calendar().map(Calendar::unit),
+            _ => None,
+        };
+        Some(match unit {
+            Some(CalendarUnit::Month) => Period::Month,
+            Some(CalendarUnit::Year) => Period::Year,
+            Some(CalendarUnit::Day | CalendarUnit::Week) | None => Period::Exact(self.rate()?.period()),
+        })
     }
 
     /// The length of its window. None for algorithms without windows.

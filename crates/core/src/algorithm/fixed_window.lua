@@ -1,4 +1,4 @@
--- Twin of fixed_window.rs: one counter per window, windows aligned to the epoch.
+-- Twin of fixed_window.rs: one counter per window, windows aligned to the epoch or to a calendar.
 --
 -- A state is a string: when the window is due to end, the time of the last write, what was used; wide if four bytes do
 -- not hold that.
@@ -14,8 +14,20 @@ local function window_write(due, at, used)
   return struct_pack(used <= NARROW and FIXED_WINDOW or WIDE_WINDOW, due, at, used)
 end
 
-local function window_limit(units, period)
-  return { units = units, period = period, bytes = 18 }
+-- Of a calendar the second number is a boundary, and the others are the lengths of the next windows in seconds, two to a
+-- number.
+local function window_limit(units, period, lengths, more_lengths)
+  if not lengths or lengths == 0 then
+    return { units = units, period = period, bytes = 18 }
+  end
+  local one, three = lengths % 33554432, more_lengths % 33554432
+  local two, four = (lengths - one) / 33554432, (more_lengths - three) / 33554432
+  local boundaries = { period, period + one * 1000000 }
+  boundaries[3] = boundaries[2] + two * 1000000
+  boundaries[4] = boundaries[3] + three * 1000000
+  boundaries[5] = boundaries[4] + four * 1000000
+  -- Windows longer than a day: a due time shortly after a boundary is that of another zone.
+  return { units = units, boundaries = boundaries, zones_apart = one > 172800 and 93600000000 or 0, bytes = 18 }
 end
 
 -- The first window boundary at or after a time.
@@ -28,11 +40,46 @@ local function next_boundary(moment, period)
   return boundary < LAST and boundary or LAST
 end
 
+-- The same for windows of a calendar. Times that its boundaries do not enclose continue the nearest length: the caller
+-- chose them for a clock that is off by most of a window.
+local function calendar_boundary(boundaries, moment)
+  local first, second, last = boundaries[1], boundaries[2], boundaries[5]
+  if moment <= first then
+    local length = second - first
+    local over = first - moment
+    return first - (over - over % length)
+  end
+  for index = 2, 5 do
+    if boundaries[index] >= moment then
+      return boundaries[index]
+    end
+  end
+  local length = last - boundaries[4]
+  local over = moment - last
+  local boundary = last + over + (length - over % length) % length
+  return boundary < LAST and boundary or LAST
+end
+
+local function boundary_from(limit, moment)
+  if limit.boundaries then
+    return calendar_boundary(limit.boundaries, moment)
+  end
+  return next_boundary(moment, limit.period)
+end
+
+-- The end of a window that was due to end at a time.
+local function window_end(limit, due)
+  if limit.boundaries then
+    local apart = limit.zones_apart
+    return calendar_boundary(limit.boundaries, due > apart and due - apart or 0)
+  end
+  return next_boundary(due, limit.period)
+end
+
 -- The window that a decision sees, an empty one if there is none, and what to write back after a step of the clock.
 local function window_reconcile(limit, state, now, slack)
-  local period = limit.period
   if not state then
-    return next_boundary(now + 1, period), now, 0, nil
+    return boundary_from(limit, now + 1), now, 0, nil
   end
   local due, at, used = window_read(state)
   local back, repair
@@ -41,10 +88,10 @@ local function window_reconcile(limit, state, now, slack)
     due = due > back and due - back or 0
     repair = window_write(due, now, used)
   end
-  if used > 0 and next_boundary(due, period) > now then
+  if used > 0 and window_end(limit, due) > now then
     return due, now, used, repair
   end
-  return next_boundary(now + 1, period), now, 0, repair
+  return boundary_from(limit, now + 1), now, 0, repair
 end
 
 local function fixed_window()
@@ -74,9 +121,9 @@ local function fixed_window()
       elseif cost > units then
         wait = NEVER
       else
-        wait = next_boundary(due, limit.period) - at
+        wait = window_end(limit, due) - at
       end
-      local fresh_at = used > 0 and next_boundary(due, limit.period) or at
+      local fresh_at = used > 0 and window_end(limit, due) or at
       return allowed, free, fresh_at - at, wait, next, repair, fresh_at, due, 0, at
     end,
     refund = function(limit, state, cost, now, slack)
@@ -99,7 +146,7 @@ local function fixed_window()
     end,
     fresh_at = function(limit, state)
       local due, at, used = window_read(state)
-      return used > 0 and next_boundary(due, limit.period) or at
+      return used > 0 and window_end(limit, due) or at
     end,
   }
 end

@@ -1,8 +1,9 @@
-//! Fixed window: one counter per window, windows aligned to the epoch.
+//! Fixed window: one counter per window, windows aligned to the epoch or to a calendar.
 
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
 use crate::decision::{Cost, Decision, Standing};
-use crate::units::rate::Rate;
+use crate::units::calendar::Calendar;
+use crate::units::rate::{LimitError, Rate};
 use crate::units::time::{Micros, Now, Timestamp};
 
 /// A fixed window.
@@ -11,7 +12,10 @@ use crate::units::time::{Micros, Now, Timestamp};
 /// its end and all of the next at its start. Where that matters, use a sliding window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FixedWindow {
+    /// Of a calendar the nominal length.
     rate: Rate,
+    /// None: aligned to the epoch.
+    calendar: Option<&'static Calendar>,
 }
 
 /// The units used in one window.
@@ -28,7 +32,28 @@ pub struct State {
 impl FixedWindow {
     /// `units` in each window of `period`.
     pub const fn new(rate: Rate) -> Self {
-        Self { rate }
+        Self { rate, calendar: None }
+    }
+
+    /// `units` in each window of a calendar.
+    ///
+    /// # Errors
+    /// Units out of range.
+    pub fn of_calendar(units: u64, calendar: &'static Calendar) -> Result<Self, LimitError> {
+        Ok(Self {
+            rate: Rate::new(units, calendar.unit().nominal())?,
+            calendar: Some(calendar),
+        })
+    }
+
+    /// The same windows with other units.
+    pub(crate) const fn with_rate(self, rate: Rate) -> Self {
+        Self { rate, ..self }
+    }
+
+    /// The calendar it is aligned to. None: the epoch.
+    pub const fn calendar(&self) -> Option<&'static Calendar> {
+        self.calendar
     }
 
     /// Units per window.
@@ -44,7 +69,7 @@ impl FixedWindow {
         let reading = now.reconcile(state.map(|state| state.at));
         let now = reading.now;
         let fresh = State {
-            due: window_end(now, self.rate.period()),
+            due: self.boundary_from(now + Micros::ONE),
             at: now,
             used: 0,
         };
@@ -66,7 +91,17 @@ impl FixedWindow {
     }
 
     fn end(&self, window: &State) -> Timestamp {
-        next_boundary(window.due, self.rate.period())
+        match self.calendar {
+            None => next_boundary(window.due, self.rate.period()),
+            Some(calendar) => calendar.end(window.due),
+        }
+    }
+
+    fn boundary_from(&self, moment: Timestamp) -> Timestamp {
+        match self.calendar {
+            None => next_boundary(moment, self.rate.period()),
+            Some(calendar) => calendar.boundary_from(moment),
+        }
     }
 }
 

@@ -370,7 +370,10 @@ fn is_within(strict: &Window, loose: &Window) -> bool {
         (Limit::TokenBucket(_), Limit::TokenBucket(_)) | (Limit::Gcra(_), Limit::Gcra(_)) => {
             smaller && slower(strict.limit(), loose.limit())
         }
-        (Limit::FixedWindow(_), Limit::FixedWindow(_)) | (Limit::SlidingCounter(_), Limit::SlidingCounter(_)) => {
+        (Limit::FixedWindow(one), Limit::FixedWindow(other)) => {
+            smaller && one.rate().period() == other.rate().period() && one.calendar() == other.calendar()
+        }
+        (Limit::SlidingCounter(_), Limit::SlidingCounter(_)) => {
             smaller && strict.limit.window() == loose.limit.window()
         }
         (Limit::SlidingLog(one), Limit::SlidingLog(other)) => {

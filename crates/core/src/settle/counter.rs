@@ -1,6 +1,7 @@
 //! The identity of a counter: what makes two charges share one.
 
 use crate::limit::Limit;
+use crate::text::quantity::Period;
 
 /// The identity of one counter.
 ///
@@ -37,7 +38,9 @@ impl Counter<'_> {
         part(self.variant.as_bytes());
         part(self.limit.algorithm().as_bytes());
         match self.limit.counter_period() {
-            Some(period) => part(&period.get().to_le_bytes()),
+            Some(Period::Exact(period)) => part(&period.get().to_le_bytes()),
+            Some(Period::Month) => part(b"month"),
+            Some(Period::Year) => part(b"year"),
             None => part(&[]),
         }
         for value in self.per {

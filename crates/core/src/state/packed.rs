@@ -9,6 +9,7 @@ use crate::state::debt::{Debt, TimeFraction, UnitFraction};
 use crate::state::leases::LeaseTable;
 use crate::state::numbers::StateNumbers;
 use crate::state::ring::Ring;
+use crate::units::time::Timestamp;
 
 /// Bytes of the numbers of each kind of state.
 const UNIT_DEBT: &[usize] = &[7, 7, 4, 4, 6];
@@ -58,14 +59,28 @@ impl Limit {
         }
     }
 
-    /// Its numbers as arguments of its twin, filled up with zeros.
-    pub const fn numbers(&self) -> [u64; 4] {
+    /// Its numbers as arguments of its twin, filled up with zeros. `around` is about the time that the twin decides at:
+    /// of a calendar the twin gets the boundaries around it.
+    pub fn numbers(&self, around: Timestamp) -> [u64; 4] {
         match self {
             Self::TokenBucket(limit) => limit.numbers(),
             Self::Gcra(limit) => limit.numbers(),
             Self::LeakyBucket(limit) => limit.numbers(),
             Self::Cell(limit) => limit.numbers(),
-            Self::FixedWindow(limit) => [limit.rate().units(), limit.rate().period().get(), 0, 0],
+            Self::FixedWindow(limit) => match limit.calendar() {
+                None => [limit.rate().units(), limit.rate().period().get(), 0, 0],
+                Some(calendar) => {
+                    let boundaries = calendar.boundaries_around(around);
+                    let [first, ..] = boundaries;
+                    let mut lengths = boundaries.windows(2).map(|pair| match *pair {
+                        [one, next] => next.since(one).get() / 1_000_000,
+                        _ => 0,
+                    });
+                    // Two lengths in seconds to a number: a year has less than 2^25.
+                    let mut two = || lengths.next().unwrap_or(0) | (lengths.next().unwrap_or(0) << 25);
+                    [limit.rate().units(), first.as_micros(), two(), two()]
+                }
+            },
             Self::SlidingCounter(limit) => [limit.rate().units(), limit.rate().period().get(), 0, 0],
             Self::SlidingLog(limit) => [
                 limit.rate().units(),

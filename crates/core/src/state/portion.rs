@@ -5,7 +5,7 @@ use crate::state::meter::gcd;
 use crate::units::muldiv::muldiv;
 use crate::units::rate::{PERIOD_MAX, Rate};
 use crate::units::time::Micros;
-use crate::{Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket};
+use crate::{Concurrency, Gcra, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket};
 use std::num::NonZeroU64;
 
 impl Limit {
@@ -40,7 +40,7 @@ impl Limit {
                 let deep = deep.or_else(|_| slow.with_depth(1)).unwrap_or(slow);
                 if limit.is_shaping() { deep.shaping() } else { deep }.into()
             }
-            Self::FixedWindow(limit) => FixedWindow::new(window(limit.rate())).into(),
+            Self::FixedWindow(limit) => limit.with_rate(window(limit.rate())).into(),
             Self::SlidingCounter(limit) => SlidingCounter::new(window(limit.rate())).into(),
             Self::SlidingLog(limit) => {
                 let period = limit.rate().period();
@@ -101,7 +101,7 @@ fn muldiv_wide(mut a: u128, b: u128, mut n: u128) -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Cell;
+    use crate::{Calendar, CalendarUnit, Cell, FixedWindow};
     use proptest::prelude::*;
 
     fn portion_of(part: u64, whole: u64, limit: Limit) -> Limit {
@@ -154,6 +154,9 @@ mod tests {
         };
         assert_eq!((one.slots(), one.lease_ttl()), (1, minute));
         assert_eq!(portion_of(1, 4, FixedWindow::new(rate(7, minute)).into()).capacity(), 1);
+        let month = Calendar::new("Europe/Berlin", CalendarUnit::Month).expect("a zone");
+        let quota = |units| FixedWindow::of_calendar(units, month).expect("in range");
+        assert_eq!(portion_of(1, 4, quota(1_000).into()), quota(250).into());
         assert_eq!(
             portion_of(1, 4, SlidingCounter::new(rate(9, minute)).into()).capacity(),
             2

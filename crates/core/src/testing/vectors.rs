@@ -30,8 +30,8 @@ mod run;
 pub use run::check;
 
 use crate::{
-    Cell, Concurrency, Cost, FixedWindow, Gcra, LeakyBucket, Limit, Micros, Rate, Retry, SlidingCounter, SlidingLog,
-    Timestamp, TokenBucket,
+    Calendar, CalendarUnit, Cell, Concurrency, Cost, FixedWindow, Gcra, LeakyBucket, Limit, Micros, Rate, Retry,
+    SlidingCounter, SlidingLog, Timestamp, TokenBucket,
 };
 
 /// The time that all times count from: 20,496 days after the epoch, a whole number of every period that divides 366 days
@@ -375,6 +375,18 @@ fn read_limit(tokens: &[&str]) -> Result<(Limit, u64), String> {
     };
     let (units, period) = rate.split_once('/').ok_or("a rate is written `10/s` or `3/366day`")?;
     let units = read_number(units)?;
+    if let ("fixed_window", [zone]) = (*algorithm, options) {
+        let unit = match period {
+            "day" => CalendarUnit::Day,
+            "week" => CalendarUnit::Week,
+            "month" => CalendarUnit::Month,
+            "year" => CalendarUnit::Year,
+            _ => return Err(format!("`{period}` is no unit of a calendar")),
+        };
+        let calendar = Calendar::new(zone, unit).map_err(|_| format!("`{zone}` is no time zone"))?;
+        let limit = FixedWindow::of_calendar(units, calendar).map_err(to_text)?;
+        return Ok((limit.into(), units));
+    }
     let period = if period.starts_with(|c: char| c.is_ascii_digit()) {
         read_span(period)?
     } else {

@@ -15,12 +15,42 @@ pub enum Quota {
         /// Units per period; zero is a ban.
         units: u64,
         /// The period.
-        period: Micros,
+        period: Period,
         /// The capacity, if given.
         burst: Option<u64>,
     },
     /// `20`: concurrent slots.
     Slots(u64),
+}
+
+/// The period of a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Period {
+    /// A length of time.
+    Exact(Micros),
+    /// A month of a calendar.
+    Month,
+    /// A year of a calendar.
+    Year,
+}
+
+impl Period {
+    /// Its name in the names of windows: `1min`, `1month`.
+    pub fn name(self) -> String {
+        match self {
+            Self::Exact(period) => period_name(period),
+            Self::Month => "1month".into(),
+            Self::Year => "1year".into(),
+        }
+    }
+
+    /// Its length. None for a month and a year, which have several.
+    pub const fn exact(self) -> Option<Micros> {
+        match self {
+            Self::Exact(period) => Some(period),
+            Self::Month | Self::Year => None,
+        }
+    }
 }
 
 /// A share, exact to a millionth.
@@ -107,9 +137,10 @@ pub fn parse_rate(text: &str) -> Result<Rate, ValueError> {
     match parse_quota(text)? {
         Quota::Flow {
             units,
-            period,
+            period: Period::Exact(period),
             burst: None,
         } => Rate::new(units, period).map_err(|error| ValueError::new(error.to_string(), example)),
+        Quota::Flow { burst: None, .. } => Err(ValueError::new("a rate has a period of a fixed length", example)),
         Quota::Flow { .. } => Err(ValueError::new("a burst has no meaning here", example)),
         Quota::Unlimited | Quota::Slots(_) => {
             Err(ValueError::new(format!("`{}` is not a rate", excerpt(text)), example))
@@ -134,7 +165,11 @@ pub fn parse_quota(text: &str) -> Result<Quota, ValueError> {
     };
     let units = parse_integer(units.trim()).ok_or_else(|| not_a_number(units.trim()))?;
     let mut tokens = rest.split_whitespace();
-    let period = parse_period(tokens.next().unwrap_or_default())?;
+    let period = match tokens.next().unwrap_or_default() {
+        "month" => Period::Month,
+        "year" => Period::Year,
+        text => Period::Exact(parse_period(text)?),
+    };
     let burst = match (tokens.next(), tokens.next(), tokens.next()) {
         (None, ..) => None,
         (Some("burst"), Some(burst), None) => Some(parse_integer(burst).ok_or_else(|| not_a_number(burst))?),
@@ -262,6 +297,13 @@ fn span(text: &str, number: &str, unit: &str, what: &str) -> Result<Micros, Valu
 fn unit_hint(number: &str, unit: &str) -> String {
     let all = "units are `ms`, `s`, `min`, `h`, `day` and `week`, with a whole number before them: `30s`";
     let lower = unit.to_lowercase();
+    let calendar = [
+        ("month", ["months", "mon", "mo", "month"]),
+        ("year", ["years", "yr", "y", "year"]),
+    ];
+    if let Some((name, _)) = calendar.iter().find(|(_, names)| names.contains(&&*lower)) {
+        return format!("a limit can be per `{name}`, without a number: `10000/{name}`; otherwise write days: `30day`");
+    }
     let alias = UNIT_ALIASES
         .iter()
         .find(|(name, others)| *name == lower || others.contains(&&*lower));
@@ -362,13 +404,25 @@ mod tests {
 
     #[test]
     fn limits_are_a_rate_with_or_without_a_burst() {
-        let flow = |units, period, burst| Ok(Quota::Flow { units, period, burst });
+        let flow = |units, period, burst| {
+            let period = Period::Exact(period);
+            Ok(Quota::Flow { units, period, burst })
+        };
+        let calendar = |units, period| {
+            Ok(Quota::Flow {
+                units,
+                period,
+                burst: None,
+            })
+        };
         for (text, expected) in [
             ("100/min", flow(100, Micros::from_secs(60), None)),
             ("10_000/s", flow(10_000, Micros::from_secs(1), None)),
             ("0/min", flow(0, Micros::from_secs(60), None)),
             ("5000/min burst 500", flow(5_000, Micros::from_secs(60), Some(500))),
             (" 3 / 2s  burst  7 ", flow(3, Micros::from_secs(2), Some(7))),
+            ("10000/month", calendar(10_000, Period::Month)),
+            ("1/year", calendar(1, Period::Year)),
             ("unlimited", Ok(Quota::Unlimited)),
             ("20", Ok(Quota::Slots(20))),
         ] {
@@ -382,6 +436,8 @@ mod tests {
             ("100/mni", "did you mean `min`?"),
             ("100/minute", "did you mean `min`?"),
             ("100/30sec", "did you mean `30s`?"),
+            ("100/2month", "without a number: `10000/month`"),
+            ("100/Years", "without a number: `10000/year`"),
             ("100 per minute", "write `100/min`"),
             ("unlimted", "did you mean `unlimited`?"),
             ("10k/s", "write digits"),

@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tollgate_core::rules::{Attempt, Ruling};
 use tollgate_core::testing::rules::rule_set;
-use tollgate_core::{Cost, Source};
+use tollgate_core::{Calendar, CalendarUnit, Cost, Retry, Source};
+use tollgate_limiter::clock::Clock;
 use tollgate_limiter::store::Store;
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::testing::servers::ServerKind;
@@ -156,4 +157,37 @@ async fn a_window_keeps_its_counter_when_it_joins_a_list_and_when_it_leaves() {
             assert_eq!(remaining, expected, "{algorithm} {limit}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_quota_of_a_year_ends_when_the_year_does() {
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let store = Redis::options(&fixture.server.url())
+        .expect("a URL")
+        .deadline(DEADLINE)
+        .open();
+    let store = Arc::new(store);
+    let rules = |limit: &str| format!("rules:\n- {{ id: a, algorithm: fixed_window, {limit} }}\n");
+    let first = rules("limit: [100/month, 1000/year], calendar: Asia/Tokyo");
+    assert_eq!(remaining_after(&store, &first, 30).await, [70, 970]);
+    let alone = rules("limit: 1000/year, calendar: Asia/Tokyo");
+    assert_eq!(remaining_after(&store, &alone, 20).await, [950]);
+    // As the server's clock has it, and the core's calendar.
+    let limiter = RuleLimiter::new(rule_set(&alone), Arc::clone(&store));
+    let denied = Attempt {
+        cost: Cost::new(951).expect("in range"),
+        ..attempt()
+    };
+    let before = Clock::wall().now();
+    let verdict = limiter.check(&denied).await.verdict;
+    let retry = verdict.rulings.first().and_then(|ruling| ruling.decision?.retry());
+    let Some(Retry::After(wait)) = retry else {
+        panic!("{verdict:?}");
+    };
+    let calendar = Calendar::new("Asia/Tokyo", CalendarUnit::Year).expect("a zone");
+    let expected = calendar.boundary_from(before).since(before);
+    assert!(
+        wait <= expected && expected.get() - wait.get() < 10_000_000,
+        "{wait:?} {expected:?}"
+    );
 }

@@ -3,6 +3,7 @@
 use super::{check, rules, stopped_store};
 use std::sync::Arc;
 use tollgate_limiter::RuleLimiter;
+use tollgate_limiter::core::Micros;
 
 /// Every algorithm that counts.
 const COUNTING: [&str; 6] = [
@@ -105,5 +106,63 @@ fn the_counter_of_a_window_is_forgotten_by_its_name_in_a_list() {
             "allowed by plan: plan 100",
             "{algorithm}"
         );
+    }
+}
+
+#[test]
+fn a_quota_of_a_month_lasts_until_the_month_ends_in_its_time_zone() {
+    // 2026-02-12T00:00:00Z; the month ends in Berlin an hour before it does in UTC.
+    let (store, clock) = stopped_store();
+    let rule = |rest: &str| {
+        let text = format!("rules:\n- {{ id: plan, per: user, algorithm: fixed_window, {rest} }}\n");
+        RuleLimiter::new(rules(&text), Arc::clone(&store))
+    };
+    let berlin = rule("limit: 100/month, calendar: Europe/Berlin");
+    assert_eq!(check(&berlin, &["user=u"], 100), "allowed by plan: plan 0");
+    let hours = 17 * 24 - 1;
+    let denied = |hours: u64| format!("denied by plan: plan 0 After(Micros({}))", hours * 3_600_000_000);
+    assert_eq!(check(&berlin, &["user=u"], 1), denied(hours));
+    // Another zone, a list, and no zone at all: what was used stays used.
+    let new_york = rule("limit: 100/month, calendar: America/New_York");
+    assert_eq!(check(&new_york, &["user=u"], 1), denied(hours + 6));
+    assert_eq!(
+        check(&rule("limit: 150/month"), &["user=u"], 0),
+        "allowed by plan: plan 50"
+    );
+    let list = rule("limit: [100/month, 9/day], calendar: Europe/Berlin");
+    assert_eq!(
+        check(&list, &["user=u"], 0),
+        "allowed by plan.1month: plan.1month 0 plan.1day 9"
+    );
+    // A month is not thirty days.
+    assert_eq!(
+        check(&rule("limit: 100/30day"), &["user=u"], 0),
+        "allowed by plan: plan 100"
+    );
+    clock.advance(Micros::new(hours * 3_600_000_000 - 1));
+    assert_eq!(
+        check(&berlin, &["user=u"], 1),
+        "denied by plan: plan 0 After(Micros(1))"
+    );
+    clock.advance(Micros::ONE);
+    assert_eq!(check(&berlin, &["user=u"], 100), "allowed by plan: plan 0");
+    assert_eq!(check(&berlin, &["user=u"], 1), denied(31 * 24 - 1));
+}
+
+#[test]
+fn a_day_keeps_its_counter_when_it_gets_a_time_zone() {
+    let (store, _) = stopped_store();
+    for (rest, cost, expected) in [
+        ("limit: 100/day", 40, "allowed by plan: plan 60"),
+        ("limit: 100/day, calendar: Asia/Tokyo", 10, "allowed by plan: plan 50"),
+        (
+            "limit: 100/24h, calendar: Australia/Lord_Howe",
+            0,
+            "allowed by plan: plan 50",
+        ),
+    ] {
+        let text = format!("rules:\n- {{ id: plan, per: user, algorithm: fixed_window, {rest} }}\n");
+        let limiter = RuleLimiter::new(rules(&text), Arc::clone(&store));
+        assert_eq!(check(&limiter, &["user=u"], cost), expected, "{rest}");
     }
 }

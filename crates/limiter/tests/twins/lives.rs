@@ -278,7 +278,7 @@ fn write_step(input: &mut String, happening: &TimelineEvent) {
         TimelineAction::Renew(lease) => (5, [0; 4], halves(lease)),
     };
     for number in limit
-        .numbers()
+        .numbers(*now)
         .into_iter()
         .chain([now.as_micros(), slack.get(), act, a, b, c, d, low, high])
     {

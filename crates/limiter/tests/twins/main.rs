@@ -6,6 +6,7 @@
     reason = "a test that indexes wrongly has failed, and a long one says how far it has come"
 )]
 
+mod calendars;
 mod examples;
 mod keys;
 mod lives;

@@ -133,6 +133,7 @@ impl Bench {
             caller: Some((Timestamp::from_micros(self.now), Micros::MAX)),
             slack: Now::SLACK,
             not_after: None,
+            around: Timestamp::from_micros(self.now),
         }
     }
 

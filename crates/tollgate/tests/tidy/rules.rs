@@ -322,11 +322,12 @@ enum Wall {
 
 const MANIFESTS: [(&str, Wall); 2] = [
     // Decides from its arguments alone. Each name added here needs a reason: parsing (YAML, networks, regexes), substring
-    // search in linear time for globs (memchr, which regex needs anyway), and lists without an allocation per attempt
-    // (smallvec); none of them does I/O or reads a clock.
+    // search in linear time for globs (memchr, which regex needs anyway), lists without an allocation per attempt
+    // (smallvec), and the time zone database compiled into the program (jiff without `std`); none of them does I/O or
+    // reads a clock.
     (
         "crates/core/Cargo.toml",
-        Wall::Only(&["granit-parser", "ipnet", "memchr", "regex", "smallvec"]),
+        Wall::Only(&["granit-parser", "ipnet", "jiff", "memchr", "regex", "smallvec"]),
     ),
     // Embeddable: it brings no server, no command line and no database.
     (

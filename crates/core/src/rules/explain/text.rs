@@ -283,6 +283,11 @@ impl fmt::Display for LimitText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let capacity = self.0.capacity();
         write!(f, "{} of ", self.0.algorithm())?;
+        if let Limit::FixedWindow(window) = self.0
+            && let Some(calendar) = window.calendar()
+        {
+            return write!(f, "{capacity} per {} of {}", calendar.unit().name(), calendar.zone());
+        }
         match (self.0, self.0.rate()) {
             (Limit::Concurrency(limit), _) => {
                 write!(f, "{capacity} in flight, each for at most {}", limit.lease_ttl())

@@ -6,10 +6,11 @@ use crate::algorithm::{
 };
 use crate::limit::Limit;
 use crate::problem::{Problems, ValueError};
-use crate::quantity::{Quota, parse_duration};
+use crate::quantity::{Period, Quota, parse_duration, period_name};
+use crate::units::calendar::{Calendar, CalendarUnit, UnknownZone};
 use crate::units::rate::{LimitError, Rate};
 use crate::units::time::Micros;
-use crate::yaml::Fields;
+use crate::yaml::{Fields, Node, excerpt};
 
 /// The algorithm of a rule and its options.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +23,7 @@ pub(in crate::rules) struct AlgorithmOptions {
 enum AlgorithmKind {
     TokenBucket,
     Gcra,
-    FixedWindow,
+    FixedWindow { zone: Option<&'static str> },
     SlidingLog { min_interval: Micros },
     SlidingCounter,
     LeakyBucket { shape: bool },
@@ -31,7 +32,7 @@ enum AlgorithmKind {
 
 /// The result of parsing one limit.
 pub(in crate::rules) enum ParsedLimit {
-    Limited(Limit, Option<Micros>),
+    Limited(Limit, Option<Period>),
     /// With the period it was written with, if the algorithm has one.
     Banned(Option<Micros>),
     Unlimited,
@@ -49,7 +50,8 @@ pub(in crate::rules) const ALGORITHMS: [&str; 7] = [
 ];
 
 /// The options and the algorithm each belongs to.
-pub(in crate::rules) const OPTIONS: [(&str, &str); 3] = [
+pub(in crate::rules) const OPTIONS: [(&str, &str); 4] = [
+    ("calendar", "fixed_window"),
     ("min_interval", "sliding_log"),
     ("lease_ttl", "concurrency"),
     ("shape", "leaky_bucket"),
@@ -84,7 +86,9 @@ impl AlgorithmOptions {
         let kind = match name {
             "token_bucket" => AlgorithmKind::TokenBucket,
             "gcra" => AlgorithmKind::Gcra,
-            "fixed_window" => AlgorithmKind::FixedWindow,
+            "fixed_window" => AlgorithmKind::FixedWindow {
+                zone: fields.find("calendar").and_then(|node| parse_zone(node, problems)),
+            },
             "sliding_log" => AlgorithmKind::SlidingLog {
                 min_interval: time("min_interval", problems).unwrap_or(Micros::ZERO),
             },
@@ -129,7 +133,11 @@ impl AlgorithmOptions {
                     period,
                 },
                 _,
-            ) => Ok(ParsedLimit::Banned(Some(period))),
+            ) => Ok(ParsedLimit::Banned(Some(match period {
+                Period::Exact(period) => period,
+                Period::Month => CalendarUnit::Month.nominal(),
+                Period::Year => CalendarUnit::Year.nominal(),
+            }))),
             (Quota::Flow { units: 0, .. }, _) => Err(ValueError::new(
                 "a limit of zero is a ban, and a ban has no burst",
                 "remove the burst, or raise the limit",
@@ -139,10 +147,61 @@ impl AlgorithmOptions {
                 "write a number alone: `limit: 20`",
             )),
             (Quota::Flow { units, period, burst }, _) => {
-                let rate = Rate::new(units, period).map_err(value_error)?;
-                Ok(ParsedLimit::Limited(self.rate_limit(rate, burst)?, Some(period)))
+                let limit = match (self.calendar(period)?, period) {
+                    (Some(_), _) if burst.is_some() => return Err(self.no_burst()),
+                    (Some(calendar), _) => FixedWindow::of_calendar(units, calendar).map_err(value_error)?.into(),
+                    (None, Period::Exact(period)) => {
+                        let rate = Rate::new(units, period).map_err(value_error)?;
+                        self.rate_limit(rate, burst)?
+                    }
+                    (None, Period::Month | Period::Year) => {
+                        let (name, days) = if period == Period::Month {
+                            ("month", 30)
+                        } else {
+                            ("year", 365)
+                        };
+                        return Err(ValueError::new(
+                            format!("`{}` has no windows of a {name}, which has no fixed length", self.name),
+                            format!("write `algorithm: fixed_window`, or `{units}/{days}day`"),
+                        ));
+                    }
+                };
+                Ok(ParsedLimit::Limited(limit, Some(period)))
             }
         }
+    }
+
+    /// The calendar of windows with this period. None if they are aligned to the epoch, or are no windows of a calendar.
+    fn calendar(&self, period: Period) -> Result<Option<&'static Calendar>, ValueError> {
+        let AlgorithmKind::FixedWindow { zone } = self.kind else {
+            return Ok(None);
+        };
+        let unit = match period {
+            Period::Month => CalendarUnit::Month,
+            Period::Year => CalendarUnit::Year,
+            Period::Exact(_) if zone.is_none() => return Ok(None),
+            Period::Exact(exact) if exact == CalendarUnit::Day.nominal() => CalendarUnit::Day,
+            Period::Exact(exact) if exact == CalendarUnit::Week.nominal() => CalendarUnit::Week,
+            // Shorter windows are those of the epoch in every zone.
+            Period::Exact(exact) if exact < CalendarUnit::Day.nominal() => return Ok(None),
+            Period::Exact(exact) => {
+                return Err(ValueError::new(
+                    format!("a calendar has no windows of {}", period_name(exact)),
+                    "write `/day`, `/week`, `/month` or `/year`, or remove `calendar`",
+                ));
+            }
+        };
+        let calendar = Calendar::new(zone.unwrap_or("UTC"), unit);
+        calendar
+            .map(Some)
+            .map_err(|error| unknown_zone(zone.unwrap_or("UTC"), &error))
+    }
+
+    fn no_burst(&self) -> ValueError {
+        ValueError::new(
+            format!("`{}` takes no burst", self.name),
+            "remove the burst; `token_bucket`, `gcra` and `leaky_bucket` take one",
+        )
     }
 
     fn rate_limit(&self, rate: Rate, burst: Option<u64>) -> Result<Limit, ValueError> {
@@ -155,12 +214,9 @@ impl AlgorithmOptions {
                 .map(|limit| if shape { limit.shaping() } else { limit })
                 .map(Limit::from),
             _ if burst.is_some() => {
-                return Err(ValueError::new(
-                    format!("`{}` takes no burst", self.name),
-                    "remove the burst; `token_bucket`, `gcra` and `leaky_bucket` take one",
-                ));
+                return Err(self.no_burst());
             }
-            AlgorithmKind::FixedWindow => Ok(FixedWindow::new(rate).into()),
+            AlgorithmKind::FixedWindow { .. } => Ok(FixedWindow::new(rate).into()),
             AlgorithmKind::SlidingCounter => Ok(SlidingCounter::new(rate).into()),
             AlgorithmKind::SlidingLog { min_interval } => SlidingLog::new(rate)
                 .and_then(|limit| limit.with_min_interval(min_interval))
@@ -174,6 +230,25 @@ impl AlgorithmOptions {
         };
         limit.map_err(value_error)
     }
+}
+
+/// Parses the name of a time zone.
+fn parse_zone(node: &Node, problems: &mut Problems) -> Option<&'static str> {
+    let parse = |text: &str| match Calendar::new(text, CalendarUnit::Day) {
+        Ok(calendar) => Ok(calendar.zone()),
+        Err(error) => Err(unknown_zone(text, &error)),
+    };
+    node.read("a time zone like Europe/Berlin", parse, problems)
+}
+
+fn unknown_zone(name: &str, error: &UnknownZone) -> ValueError {
+    ValueError::new(
+        format!("`{}` is not a time zone", excerpt(name)),
+        match &error.suggestion {
+            Some(suggestion) => format!("did you mean `{suggestion}`?"),
+            None => "write a name of the tz database: `Europe/Berlin`, `America/New_York`, `UTC`".to_owned(),
+        },
+    )
 }
 
 /// True if a lease may last that long. Reported at its own location, not at that of the limit.

@@ -3,13 +3,12 @@
 use super::algorithm::{AlgorithmOptions, ParsedLimit};
 use crate::limit::Limit;
 use crate::problem::{Location, Problem, Problems};
-use crate::quantity::{parse_quota, period_name};
+use crate::quantity::{Period, parse_quota};
 use crate::rules::matching::Value;
 use crate::rules::model::SmallBytes;
 use crate::rules::model::{
     By, CounterId, CounterSpec, Dimension, LimitSelector, Overrides, Terms, Variant, Window, Windows,
 };
-use crate::units::time::Micros;
 use crate::yaml::{MapKey, Node, NodeKind, excerpt};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,12 +29,12 @@ pub(super) struct Counters<'r> {
     id: Arc<str>,
     rule: u32,
     /// Window names by their period.
-    names: HashMap<Micros, Arc<str>>,
+    names: HashMap<Period, Arc<str>>,
     known: HashMap<CounterIdentity, CounterId>,
 }
 
 /// The identity of a counter within a rule: the variant, the algorithm and the period.
-type CounterIdentity = (Variant, &'static str, Option<Micros>);
+type CounterIdentity = (Variant, &'static str, Option<Period>);
 
 /// Parser of the limits of one variant of a rule.
 pub(super) struct LimitsParser<'a, 'r> {
@@ -73,6 +72,14 @@ impl<'r> Counters<'r> {
         }
     }
 
+    /// True if one of its limits has windows of a calendar.
+    pub(super) fn has_calendar(&self) -> bool {
+        self.known.values().any(|counter| match self.list.get(counter.index()) {
+            Some(spec) => matches!(spec.limit, Limit::FixedWindow(window) if window.calendar().is_some()),
+            None => false,
+        })
+    }
+
     /// All limit names of this rule.
     pub(super) fn into_names(self) -> Vec<Arc<str>> {
         let mut names: Vec<Arc<str>> = self.names.into_values().collect();
@@ -81,10 +88,10 @@ impl<'r> Counters<'r> {
     }
 
     /// Returns a window, named by its period if it is one of a list.
-    fn window(&mut self, limit: Limit, variant: Variant, named: Option<Micros>) -> Window {
+    fn window(&mut self, limit: Limit, variant: Variant, named: Option<Period>) -> Window {
         let window_name = named.map(|period| {
             let id = &self.id;
-            let make = || format!("{id}.{}", period_name(period)).into();
+            let make = || format!("{id}.{}", period.name()).into();
             Arc::clone(self.names.entry(period).or_insert_with(make))
         });
         let identity = (variant, limit.algorithm(), limit.counter_period());
@@ -150,14 +157,14 @@ impl LimitsParser<'_, '_> {
             return None;
         }
         let mut windows: Vec<Window> = Vec::with_capacity(items.len());
-        let mut seen: Vec<(Micros, &Location)> = Vec::with_capacity(items.len());
+        let mut seen: Vec<(Period, &Location)> = Vec::with_capacity(items.len());
         for item in items {
             match self.parse_limit(item) {
                 Some(ParsedLimit::Limited(limit, Some(period))) => {
                     if let Some((_, first)) = seen.iter().find(|(known, _)| *known == period) {
                         self.problems.error_with(
                             &item.location,
-                            format!("two windows of {} in one limit", period_name(period)),
+                            format!("two windows of {} in one limit", period.name()),
                             format!("the first is at {first}; the smaller one is enough"),
                         );
                     }

@@ -12,7 +12,7 @@ use crate::yaml::{Fields, MapKey, Node, NodeKind, excerpt};
 use std::sync::Arc;
 
 /// The keys of a rule.
-pub(in crate::rules) const RULE_KEYS: [&str; 16] = [
+pub(in crate::rules) const RULE_KEYS: [&str; 17] = [
     "id",
     "domain",
     "when",
@@ -24,6 +24,7 @@ pub(in crate::rules) const RULE_KEYS: [&str; 16] = [
     "min_interval",
     "lease_ttl",
     "shape",
+    "calendar",
     "cost",
     "mode",
     "on_store_failure",
@@ -31,7 +32,7 @@ pub(in crate::rules) const RULE_KEYS: [&str; 16] = [
     "ipv6_prefix",
 ];
 /// The keys of an experiment.
-pub(in crate::rules) const EXPERIMENT_KEYS: [&str; 8] = [
+pub(in crate::rules) const EXPERIMENT_KEYS: [&str; 9] = [
     "share",
     "algorithm",
     "limit",
@@ -40,6 +41,7 @@ pub(in crate::rules) const EXPERIMENT_KEYS: [&str; 8] = [
     "min_interval",
     "lease_ttl",
     "shape",
+    "calendar",
 ];
 
 /// The maximum number of `per` attributes.
@@ -112,6 +114,7 @@ impl RulesParser {
             problems: &mut self.problems,
         };
         let selector = limits.parse(written);
+        let limits_are_valid = selector.is_some();
         let experiment = fields.find("experiment").map(|node| {
             if per.is_empty() {
                 limits.problems.error_with(
@@ -123,6 +126,18 @@ impl RulesParser {
             // Errors of limits inherited from the rule were reported there.
             selector.as_ref().and_then(|_| limits.parse_experiment(node, written))
         });
+        if let Some((key, _)) = fields.entry("calendar")
+            && !counters.has_calendar()
+            && limits_are_valid
+        {
+            self.problems.push(
+                Problem::warning(
+                    &key.location,
+                    "`calendar` has no effect: no limit is per day, week, month or year",
+                )
+                .with_hint("shorter windows are the same in every time zone; remove it"),
+            );
+        }
         for name in counters.into_names() {
             self.claim(domain, &name, index, location);
         }

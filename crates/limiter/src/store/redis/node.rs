@@ -347,6 +347,7 @@ impl Node {
             },
             slack: self.context.slack,
             not_after: connection.server_time(not_after),
+            around: connection.server_time(clock.now()).unwrap_or_else(clock::wall),
         };
         let sent = clock.now();
         let calls = groups.iter().map(|group| ScriptCall {

@@ -36,6 +36,8 @@ pub struct CallTiming {
     pub slack: Micros,
     /// The latest server time at which the call may start.
     pub not_after: Option<Timestamp>,
+    /// About the time it is decided at: boundaries of calendars are chosen around it.
+    pub around: Timestamp,
 }
 
 /// A call being built.
@@ -169,7 +171,7 @@ impl Call {
                 Policy::Count => 3,
             });
             head.push(limit.number().into());
-            for number in limit.numbers() {
+            for number in limit.numbers(timing.around) {
                 head.push(number);
             }
         }
