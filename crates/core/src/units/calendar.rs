@@ -208,12 +208,15 @@ fn compile_offsets(zone: &str) -> Result<Box<[OffsetChange]>, UnknownZone> {
     // The database takes names in any case; one spelling is accepted, because it is part of texts and comparisons.
     let found = database.get(zone).ok().filter(|found| found.iana_name() == Some(zone));
     let Some(found) = found else {
-        let names: Vec<Box<str>> = database.available().map(|name| name.as_str().into()).collect();
-        let lower = zone.to_lowercase();
-        let same = names.iter().find(|name| name.to_lowercase() == lower);
-        let similar = || closest_match(zone, names.iter().map(|name| &**name)).map(Box::from);
+        // Compared in lower case, as the closest match is found.
+        let names: Vec<(String, Box<str>)> = database
+            .available()
+            .map(|name| (name.as_str().to_lowercase(), Box::from(name.as_str())))
+            .collect();
+        let closest = closest_match(zone, names.iter().map(|(lower, _)| lower.as_str()));
+        let named = names.iter().find(|(lower, _)| Some(lower.as_str()) == closest);
         return Err(UnknownZone {
-            suggestion: same.cloned().or_else(similar),
+            suggestion: named.map(|(_, name)| name.clone()),
         });
     };
     let epoch = jiff::Timestamp::UNIX_EPOCH;

@@ -129,6 +129,7 @@ impl RulesParser {
         if let Some((key, _)) = fields.entry("calendar")
             && !counters.has_calendar()
             && limits_are_valid
+            && method.name() == "fixed_window"
         {
             self.problems.push(
                 Problem::warning(

@@ -150,6 +150,7 @@ fn a_misspelt_zone_has_a_suggestion() {
     for (name, suggestion) in [
         ("Europe/Berlni", Some("Europe/Berlin")),
         ("europe/berlin", Some("Europe/Berlin")),
+        ("America/New_Yrok", Some("America/New_York")),
         ("utc", Some("UTC")),
         ("Mars/Olympus_Mons", None),
     ] {
