@@ -9,6 +9,7 @@ use tollgate_limiter::store::fallback::FallbackOptions;
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::store::{SharedStore, Source, StoreMode};
+use tollgate_limiter::testing::admin::{connect, query};
 use tollgate_limiter::testing::eventually;
 use tollgate_limiter::testing::servers::{Server, ServerKind};
 use tollgate_limiter::{LimitCheck, Limiter};
@@ -324,5 +325,29 @@ async fn without_a_share_nothing_passes_uncounted() -> Result<(), LimitError> {
         shared_only.check(&shadow, "u").await.is_allow(),
         "a shadow denies nothing"
     );
+    Ok(())
+}
+
+/// `check_all` once allowed what it could not count.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_with_a_foreign_value_denies_alone_and_among_others() -> Result<(), LimitError> {
+    let server = Server::start(ServerKind::Redis70);
+    let store = Redis::options(&server.url()).expect("a URL");
+    let limiter = Limiter::new(store.deadline(Duration::from_secs(5)).open());
+    let (foreign, other) = (
+        limiter.limit("foreign", FixedWindow::per_day(9))?,
+        limiter.limit("other", FixedWindow::per_day(9))?,
+    );
+    assert!(limiter.check(&foreign, "u").await.is_allow());
+    let mut admin = connect(&server);
+    for key in query::<Vec<String>>(&mut admin, &["KEYS", "tg:{*"]) {
+        query::<()>(&mut admin, &["SET", &key, "of another program"]);
+    }
+    assert!(!limiter.check(&foreign, "u").await.is_allow());
+    let checks = [LimitCheck::one(&foreign, "u"), LimitCheck::one(&other, "u")];
+    assert!(!limiter.check_all(&checks).await.allowed);
+    // The other limit was not charged.
+    let remaining = limiter.check(&other, "u").await.standing().remaining;
+    assert_eq!(remaining, 8);
     Ok(())
 }

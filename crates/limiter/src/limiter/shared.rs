@@ -6,10 +6,10 @@
 use super::{LimitCheck, Limiter, NamedLimit};
 use crate::store::fallback::{Fallback, FallbackOptions};
 use crate::store::redis::{Redis, UrlError};
-use crate::store::{SettleRequest, Settlement, SharedStore};
+use crate::store::{SettleRequest, Settlement, SharedStore, StoreError};
 use std::slice::from_ref;
 use std::sync::Arc;
-use tollgate_core::{Cost, Decision, LeaseId, Micros, Retry, Standing};
+use tollgate_core::{Cost, Decision, LeaseId, Micros, Outcome, Policy, Retry, Standing};
 
 /// The most subjects that are settled in one call.
 const BATCH_MAX: usize = 1_000;
@@ -97,7 +97,16 @@ impl<S: SharedStore> Limiter<S> {
     /// Checks all at one instant: every check is charged if every one passes, otherwise none is. The settlement says of
     /// each limit where it was decided. A limit that could not be decided has an error, and the request is denied.
     pub async fn check_all(&self, checks: &[LimitCheck<'_, S>]) -> Settlement {
-        self.settle(checks).await
+        let mut settlement = self.settle(checks).await;
+        // A key with a foreign value is left out of the settlement, and is not counted.
+        let is_undecided = |(check, outcome): (&LimitCheck<'_, S>, &Result<Outcome, StoreError>)| {
+            check.limit.policy != Policy::Shadow && outcome.is_err()
+        };
+        if settlement.allowed && checks.iter().zip(&settlement.outcomes).any(is_undecided) {
+            self.store.compensate(&self.charges(checks), &mut settlement).await;
+            settlement.allowed = false;
+        }
+        settlement
     }
 
     pub(crate) async fn settle_one_shared(
