@@ -82,10 +82,10 @@ impl LocalLimiter {
         } else {
             target.saturating_sub(local_used)
         };
-        // No limit holds more than the largest cost.
-        if let (Ok(cost), true) = (Cost::new(missing), missing > 0) {
+        if missing > 0 {
             let seed = ChargeOptions {
-                cost,
+                // A cell may hold more than the largest cost of other limits.
+                cost: Cost::from_quantity(missing),
                 policy: Policy::Count,
                 lease: LeaseId::default(),
             };

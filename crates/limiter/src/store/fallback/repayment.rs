@@ -42,12 +42,10 @@ impl LocalLimiter {
                 continue;
             }
             let repayable = debt.min(self.used(key, &self.portion(&charge.limit)));
-            repayments.extend(installments(repayable).filter_map(|units| {
-                Some(Charge {
-                    cost: Cost::new(units).ok()?,
-                    policy: Policy::Enforce,
-                    ..*charge
-                })
+            repayments.extend(installments(repayable).map(|units| Charge {
+                cost: Cost::from_quantity(units),
+                policy: Policy::Enforce,
+                ..*charge
             }));
         }
         repayments
