@@ -95,9 +95,9 @@ impl Counts {
         let count = reading.leases.max(1);
         self.departures += u64::from(match self.last_departures.replace(reading.departures) {
             Some(last) if reading.departures >= last => reading.departures - last,
-            // A new window has begun, or the store lost its data.
-            Some(_) => reading.departures,
-            None => 0,
+            // A new window has begun, or a failover lost a write. Departures that were counted before must not count again:
+            // too few would be counted, and their shares too large.
+            Some(_) | None => 0,
         });
         let level = u64::from(count) + self.departures;
         let minute = now.as_micros() / MINUTE.get();
@@ -165,6 +165,14 @@ mod tests {
         assert_eq!(record(&instances, 3, 1, 2), 3);
         // Never fewer than hold a lease.
         assert_eq!(record(&instances, 3, 9, 3), 3);
+    }
+
+    #[test]
+    fn departures_that_a_failover_repeats_are_not_counted_again() {
+        let instances = Instances::new(None);
+        assert_eq!(record(&instances, 4, 5, 0), 4);
+        // The new primary lacks the last departure, and cannot be reached by one instance.
+        assert_eq!(record(&instances, 3, 4, 1), 4);
     }
 
     #[test]
