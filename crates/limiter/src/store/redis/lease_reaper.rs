@@ -41,7 +41,9 @@ pub(crate) struct PendingLease<'s, S: LeaseServers> {
 
 impl<'s, S: LeaseServers> PendingLease<'s, S> {
     pub(crate) fn new(servers: &'s Arc<S>, charges: &[Charge<RedisKey>], lease: LeaseId, deadline: Duration) -> Self {
-        let is_lease = |charge: &&Charge<RedisKey>| matches!(charge.limit, Limit::Concurrency(_));
+        // A peek takes no lease: the one it names may be held.
+        let is_lease =
+            |charge: &&Charge<RedisKey>| matches!(charge.limit, Limit::Concurrency(_)) && charge.cost > Cost::ZERO;
         Self {
             servers,
             charges: charges.iter().filter(is_lease).copied().collect(),

@@ -168,7 +168,11 @@ local function settle(KEYS, ARGV)
       at = at + 3
       local step = { key = key, limit = limit, foreign = not load(key, limit) }
       if not step.foreign then
-        cost = cost + (taken[key] or 0)
+        local before = taken[key]
+        if before then
+          -- Of a cell a cost may be a string of bytes, more than any sum of numbers.
+          cost = type(cost) == 'number' and type(before) == 'number' and cost + before or LARGEST
+        end
         local _
         step.allowed, step.remaining, step.reset, step.wait, step.next, step.repair, _, step.mark_at, step.mark_frac, step.taken_at =
           limit.decide(limit, states[key], cost, now, slack)
