@@ -367,8 +367,10 @@ fn aliases_of_aliases_are_expanded_up_to_a_bound() {
     for level in 1..40 {
         deep += &format!("k{level}: &k{level} [*k{}]\n", level - 1);
     }
+    let long = format!("a: &a {}\nb: [{}]\n", "x".repeat(100_000), vec!["*a"; 100].join(", "));
     for (text, expected) in [
         (&*laughs, "the aliases stand for more than 100000 values"),
+        (&long, "the aliases stand for more than 100000 values"),
         (&deep, "deep"),
         ("a: &a [*a]\n", "no value has this anchor"),
         ("a: *nowhere\n", "no value has this anchor"),

@@ -1,7 +1,7 @@
 //! Anchors, aliases and merge keys, for files that were written for another program. Expansion is bounded: a text of a few
 //! lines can stand for millions of values.
 
-use super::{DEPTH_MAX, MapKey, Node, NodeKind};
+use super::{DEPTH_MAX, MapKey, NODES_MAX, Node, NodeKind};
 use std::collections::HashMap;
 
 /// The most values that the aliases of one text stand for.
@@ -11,6 +11,8 @@ pub const ALIASED_MAX: usize = 100_000;
 #[derive(Debug, Default)]
 pub(super) struct Anchors {
     by_id: HashMap<usize, AnchoredNode>,
+    /// Values that are kept for aliases. Those of an anchor beyond the bound are not: its aliases are unknown.
+    kept: usize,
     /// Values that aliases have stood for.
     aliased: usize,
 }
@@ -33,12 +35,15 @@ pub(super) enum AliasError {
 }
 
 impl Anchors {
-    /// Keeps the value of an anchor. An anchor of 0 is none.
+    /// Keeps the value of an anchor; 0 stands for no anchor.
     pub(super) fn add(&mut self, anchor: usize, node: &Node) {
         if anchor != 0 {
             let (size, depth) = extent(node);
-            let node = node.clone();
-            self.by_id.insert(anchor, AnchoredNode { node, size, depth });
+            self.kept = self.kept.saturating_add(size);
+            if self.kept <= NODES_MAX {
+                let node = node.clone();
+                self.by_id.insert(anchor, AnchoredNode { node, size, depth });
+            }
         }
     }
 
@@ -56,7 +61,8 @@ impl Anchors {
     }
 }
 
-/// The number of values in a node, and how deeply they are nested. The parser bounds the depth.
+/// The number of values in a node, and how deeply they are nested. A long text counts as several values, so that a bound on
+/// values is one on memory. The parser bounds the depth.
 fn extent(node: &Node) -> (usize, usize) {
     let add = |(size, depth): (usize, usize), child: &Node| {
         let (child_size, child_depth) = extent(child);
@@ -64,7 +70,11 @@ fn extent(node: &Node) -> (usize, usize) {
     };
     match &node.kind {
         NodeKind::List(items) => items.iter().fold((1, 1), add),
-        NodeKind::Map(entries) => entries.iter().map(|(_, value)| value).fold((1, 1), add),
+        NodeKind::Map(entries) => entries.iter().fold((1, 1), |sum, (key, value)| {
+            let (size, depth) = add(sum, value);
+            (size + key.text.len() / TEXT_UNIT, depth)
+        }),
+        NodeKind::Text(text) | NodeKind::Number(text) => (1 + text.len() / TEXT_UNIT, 0),
         _ => (1, 0),
     }
 }
@@ -114,3 +124,5 @@ struct MergedEntry {
 }
 
 const MERGE_KEY: &str = "<<";
+/// The bytes of a text that count as one value.
+const TEXT_UNIT: usize = 64;
