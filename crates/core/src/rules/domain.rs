@@ -40,6 +40,15 @@ impl RuleSet {
 }
 
 impl UnknownDomain {
+    /// The error with the domain that may be meant, and without a list of others: a caller may be one of many tenants.
+    pub fn caller_text(&self) -> String {
+        let text = self.public_text();
+        match &self.suggestion {
+            Some(suggestion) => format!("{text}; did you mean `{}`?", excerpt(suggestion)),
+            None => text,
+        }
+    }
+
     /// The error without the names of other domains, for a response that anyone may see.
     pub fn public_text(&self) -> String {
         format!("domain `{}` has no rules", excerpt(&self.name))

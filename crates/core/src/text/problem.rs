@@ -376,10 +376,32 @@ pub fn closest_match<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) 
     let distance_max = given.chars().count().div_ceil(3).min(3);
     known
         .into_iter()
+        // The names may be many and the given one a caller's: most are ruled out without computing a distance.
+        .filter(|word| may_be_within(&given, word, distance_max))
         .map(|word| (distance(&given, word), word))
         .filter(|(distance, _)| *distance <= distance_max)
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, word)| word)
+}
+
+/// False if the edit distance is certainly larger: an edit changes the length by one at most, and the number of occurrences of
+/// two characters at most.
+fn may_be_within(a: &str, b: &str, distance_max: usize) -> bool {
+    if !a.is_ascii() || !b.is_ascii() {
+        return a.chars().count().abs_diff(b.chars().count()) <= distance_max;
+    }
+    let mut occurrences = [0_i16; 128];
+    let mut add = |text: &str, step: i16| {
+        for byte in text.bytes().take(128) {
+            if let Some(count) = occurrences.get_mut(usize::from(byte)) {
+                *count += step;
+            }
+        }
+    };
+    add(a, 1);
+    add(b, -1);
+    let differing: usize = occurrences.iter().map(|count| usize::from(count.unsigned_abs())).sum();
+    a.len().abs_diff(b.len()) <= distance_max && differing <= 2 * distance_max
 }
 
 /// The edit distance: characters to change, add, drop or swap with their neighbour.

@@ -358,7 +358,7 @@ impl RulesSnapshot<'_> {
         let next_step = "answered with 404; correct the domain in the path that the gateway asks, or set \
                          `unknown_domain: allow` in `forward_auth`";
         let matches = &self.gate.telemetry.metrics().matches;
-        matches.add_unknown_domain(&unknown, self.protocol, next_step);
+        matches.add_unknown_domain(self.protocol, next_step, || Some(unknown.clone()));
         Some(unknown)
     }
 

@@ -131,24 +131,31 @@ impl RuleMatches {
     /// Counts an attempt without a rule. A domain without rules is logged.
     #[cold]
     fn add_unmatched(&self, event: &VerdictEvent<'_>) {
-        match event.rules.unknown_domain(event.attempt.domain) {
-            None => self.count(UnmatchedReason::NoRule, event.protocol),
-            Some(unknown) => {
-                let next_step = "nothing limits these attempts; correct the domain that the caller sends, or add rules";
-                self.add_unknown_domain(&unknown, event.protocol, next_step);
-            }
+        let domain = event.attempt.domain;
+        if event.rules.is_known_domain(domain) {
+            self.count(UnmatchedReason::NoRule, event.protocol);
+        } else {
+            let next_step = "nothing limits these attempts; correct the domain that the caller sends, or add rules";
+            self.add_unknown_domain(event.protocol, next_step, || event.rules.unknown_domain(domain));
         }
     }
 
     /// Counts an attempt in a domain without rules, and logs it at most once a minute.
     #[cold]
-    pub(crate) fn add_unknown_domain(&self, unknown: &UnknownDomain, protocol: Protocol, next_step: &str) {
+    pub(crate) fn add_unknown_domain(
+        &self,
+        protocol: Protocol,
+        next_step: &str,
+        unknown: impl FnOnce() -> Option<UnknownDomain>,
+    ) {
         self.count(UnmatchedReason::UnknownDomain, protocol);
         let elapsed_ns = self.stopwatch.elapsed_ns(self.started);
         let throttle = self.log.get(protocol as usize);
         if let Some(attempts) = throttle.and_then(|throttle| throttle.add(elapsed_ns)) {
             let protocol = PROTOCOLS.get(protocol as usize).map_or("", |(_, name)| name);
-            tracing::warn!(protocol, attempts, "{unknown}; {next_step}");
+            if let Some(unknown) = unknown() {
+                tracing::warn!(protocol, attempts, "{unknown}; {next_step}");
+            }
         }
     }
 

@@ -47,7 +47,7 @@ pub(super) fn write_with(out: &mut Vec<u8>, check: &CheckResponse<'_>, status: S
     out.push(b']');
     if let Some(unknown) = check.unknown_domain {
         out.extend_from_slice(b",\"warning\":");
-        string(out, unknown.to_string().as_bytes());
+        string(out, unknown.caller_text().as_bytes());
     }
     out.push(b'}');
 }
