@@ -155,7 +155,7 @@ fn expand_folders(paths: &[PathBuf], problems: &mut Problems) -> Vec<PathBuf> {
         let mut found: Vec<PathBuf> = found.filter(|path| path.is_file() && is_rule_file(path)).collect();
         if found.is_empty() {
             let location = Location::start(&Origin::new(path.display().to_string(), ""));
-            let hint = "name a folder with files that end with `.yaml` or `.yml`, or have no extension";
+            let hint = "name a folder with rules files; hidden files, `.md` and copies such as `.bak` are left out";
             problems.error_with(&location, "no rule files in this folder", hint);
         }
         found.sort();

@@ -86,14 +86,48 @@ impl FilePattern {
     }
 }
 
-/// True if a file of a folder is one of rules by its name: it ends with `.yaml` or `.yml`, or has no extension.
+/// True if a file of a folder is one of rules by its name. Only what certainly holds no limits is left out, so that a file with
+/// an unusual name is read, or is an error that somebody sees.
 pub(crate) fn is_rule_file(path: &Path) -> bool {
-    let is_hidden = path
-        .file_name()
-        .is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
-    let extension = path.extension();
-    !is_hidden && extension.is_none_or(|extension| extension == "yaml" || extension == "yml")
+    let Some(name) = path.file_name().map(std::ffi::OsStr::as_encoded_bytes) else {
+        return false;
+    };
+    !name.starts_with(b".") && !NOT_RULES.iter().any(|end| name.ends_with(end.as_bytes()))
 }
+
+/// The ends of names of notes, and of copies that editors and patches leave.
+const NOT_RULES: [&str; 7] = [".md", ".bak", ".orig", ".rej", ".swp", ".tmp", "~"];
 
 /// The most rule files that are read.
 pub(super) const FILES_MAX: usize = 1_000;
+
+#[cfg(test)]
+mod tests {
+    use super::is_rule_file;
+    use std::path::Path;
+
+    /// Files that envoyproxy/ratelimit reads were once left out because of a dot in their name.
+    #[test]
+    fn a_file_with_an_unusual_name_is_not_left_out() {
+        for name in [
+            "shop",
+            "shop.yaml",
+            "shop.YAML",
+            "pay.example.com",
+            "limits.v2",
+            "limits.conf",
+        ] {
+            assert!(is_rule_file(&Path::new("config").join(name)), "{name}");
+        }
+        for name in [
+            ".shop.yaml",
+            "..data",
+            "README.md",
+            "shop.yaml.bak",
+            "shop.yaml~",
+            ".shop.swp",
+        ] {
+            assert!(!is_rule_file(&Path::new("config").join(name)), "{name}");
+        }
+    }
+}
