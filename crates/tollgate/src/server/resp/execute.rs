@@ -41,12 +41,16 @@ pub(super) fn run_inline(
 ) -> Result<usize, DecodeError> {
     let mut used = 0;
     loop {
+        let had_transaction = session.has_transaction();
         let run = || run_commands(service, throttles, session, input, &mut used, batch);
         if let Some(end) = guard_now(&service.gate, Protocol::Resp, run) {
             return end.map(|()| used);
         }
+        if had_transaction {
+            session.abort_transaction();
+        }
         if !batch.recover() {
-            // No command was decoded, so the start of the next one is not known.
+            // The next command cannot be parsed.
             session.is_closing = true;
             return Ok(used);
         }
@@ -70,21 +74,21 @@ fn run_commands(
             Ok(None) => break Ok(()),
             Err(error) => break Err(error),
         };
-        *used += bytes;
-        batch.unanswered += 1;
+        let next = *used + bytes;
         if session.has_transaction() {
             // No charges are pending: `MULTI` has settled those before it.
+            (*used, batch.unanswered) = (next, 1);
             let mut replies = ReplyWriter(&mut batch.out);
             let bytes = rest.get(..bytes).unwrap_or_default();
             match session.step_transaction(arguments.all(), bytes, &mut replies) {
                 TransactionStep::Answered => {
-                    batch.complete(1);
+                    batch.complete();
                     continue;
                 }
                 TransactionStep::Immediate => {}
                 TransactionStep::Execute(transaction) => {
                     replies.array(transaction.commands() as u64);
-                    batch.complete(1);
+                    batch.complete();
                     // No further level: `MULTI` and `EXEC` are never queued.
                     let executed = run_inline(service, throttles, session, transaction.queue(), batch);
                     debug_assert_eq!(
@@ -92,6 +96,9 @@ fn run_commands(
                         Ok(transaction.queue().len()),
                         "the queue holds whole commands"
                     );
+                    if session.is_closing {
+                        break Ok(());
+                    }
                     continue;
                 }
             }
@@ -105,22 +112,25 @@ fn run_commands(
             && let ThrottleOp::Consume(cost) = *quantity
         {
             batch.charges.push(throttles.charge(key, terms.cell, cost));
+            (*used, batch.unanswered) = (next, batch.charges.len());
             if batch.charges.len() == PREFETCH_BATCH {
                 batch.settle(service, throttles);
             }
             continue;
         }
+        // First, so that a panic of the calls before it leaves this command to be executed.
         batch.settle(service, throttles);
+        (*used, batch.unanswered) = (next, 1);
         let mut replies = ReplyWriter(&mut batch.out);
         let pending = match command {
             Err(error) => {
                 replies.error(&error);
-                batch.complete(1);
+                batch.complete();
                 continue;
             }
             Ok(Command::Immediate) => {
                 session.execute(arguments.all(), &service.settings, &mut replies);
-                batch.complete(1);
+                batch.complete();
                 if session.is_closing {
                     break Ok(());
                 }
@@ -132,7 +142,7 @@ fn run_commands(
         match pin!(pending.reply(service, session.version)).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(reply) => {
                 batch.out.extend(reply);
-                batch.complete(1);
+                batch.complete();
             }
             Poll::Pending => unreachable!("the memory store completes in one poll"),
         }
@@ -149,11 +159,10 @@ impl ReplyBatch {
         (self.complete, self.unanswered) = (0, 0);
     }
 
-    /// Notes that the replies of so many commands are complete.
+    /// Notes that the replies of all commands so far are complete.
     #[inline]
-    fn complete(&mut self, commands: usize) {
-        self.complete = self.out.len();
-        self.unanswered = self.unanswered.saturating_sub(commands);
+    fn complete(&mut self) {
+        (self.complete, self.unanswered) = (self.out.len(), 0);
     }
 
     /// Answers the commands without a complete reply with an error, after one of them panicked. False if there are none.
@@ -179,9 +188,8 @@ impl ReplyBatch {
         service
             .gate
             .throttle_each(throttles, charges, Protocol::Resp, |reply| replies.throttle(reply));
-        let commands = charges.len();
         charges.clear();
-        self.complete(commands);
+        self.complete();
     }
 }
 
@@ -238,7 +246,12 @@ async fn run_until_exec(
         if session.has_transaction() {
             let mut bytes = Vec::new();
             let command = rest.get(..length).unwrap_or_default();
-            match session.step_transaction(arguments.all(), command, &mut ReplyWriter(&mut bytes)) {
+            let step = || session.step_transaction(arguments.all(), command, &mut ReplyWriter(&mut bytes));
+            let step = guard_now(&service.gate, Protocol::Resp, step).unwrap_or_else(|| {
+                session.abort_transaction();
+                TransactionStep::Answered
+            });
+            match step {
                 TransactionStep::Answered => {
                     pending.push((PendingReply::Ready(bytes), session.version));
                     continue;

@@ -106,6 +106,13 @@ impl Session {
         self.transactions
     }
 
+    /// Leaves a transaction that executes nothing, after a command of it panicked.
+    pub(super) fn abort_transaction(&mut self) {
+        let mut transaction = Transaction::default();
+        transaction.abort();
+        self.transaction = Some(transaction);
+    }
+
     /// Queues a command of an open transaction; `bytes` are the command as it arrived.
     pub(super) fn step_transaction(
         &mut self,
