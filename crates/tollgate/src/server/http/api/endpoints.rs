@@ -55,7 +55,12 @@ impl HttpService {
         let unknown = snapshot.unknown_domain(&attempt, &verdict);
         let limit = |ruling: &Ruling<'_>| ruling.window.map(|window| *window.limit());
         let is_slot = |ruling: &Ruling<'_>| matches!(limit(ruling), Some(Limit::Concurrency(_)));
-        if !verdict.rulings.is_empty() && verdict.rulings.iter().all(is_slot) {
+        let mut counted = verdict
+            .rulings
+            .iter()
+            .filter(|ruling| ruling.window.is_some())
+            .peekable();
+        if counted.peek().is_some() && counted.all(is_slot) {
             return Err(ProblemDetails::bad_request(
                 "a refund frees no slot of a concurrency limit, and no other limit matches; send the lease of the check \
                  to /v1/release",
