@@ -86,12 +86,14 @@ impl ServerArgs {
 
     /// The token itself, or the first line of its file.
     fn token(&self) -> Result<Option<String>, ClientError> {
-        let file = match (&self.token, &self.token_file) {
+        // Deployment tools set variables that they have no value for.
+        let token = self.token.as_ref().filter(|token| !token.trim().is_empty());
+        let file = match (token, &self.token_file) {
             (Some(_), Some(_)) => {
                 let text = "both a token and a token file are given; keep one of --token-file, TOLLGATE_TOKEN_FILE, TOLLGATE_TOKEN";
                 return Err(ClientError(text.into()));
             }
-            (token, None) => return Ok(token.clone()),
+            (token, None) => return Ok(token.cloned()),
             (None, Some(file)) => file,
         };
         let failure = |text: &dyn fmt::Display| ClientError(format!("token file {}: {text}", file.display()));
