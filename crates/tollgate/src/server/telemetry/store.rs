@@ -8,6 +8,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
 use std::fmt;
+use std::time::Duration;
 use tollgate_limiter::core::Micros;
 use tollgate_limiter::store::{CallMetrics, FallbackStatus};
 
@@ -131,7 +132,7 @@ fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, number: u6
 }
 
 fn seconds(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, duration: Micros) -> fmt::Result {
-    let gauge = ConstGauge::new(duration.get() as f64 / 1e6);
+    let gauge = ConstGauge::new(Duration::from_micros(duration.get()).as_secs_f64());
     gauge.encode(encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Gauge)?)
 }
 

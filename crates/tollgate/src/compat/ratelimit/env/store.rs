@@ -222,18 +222,22 @@ fn go_duration(text: &str) -> Option<Duration> {
         let (number, after) = rest.split_at_checked(end)?;
         let end = after.find(|next: char| next.is_ascii_digit() || next == '.');
         let (unit, after) = after.split_at_checked(end.unwrap_or(after.len()))?;
-        let us_per_unit = match unit {
-            "ns" => 1e-3,
-            "us" | "µs" | "μs" => 1.0,
-            "ms" => 1e3,
-            "s" => 1e6,
-            "m" => 60e6,
-            "h" => 3_600e6,
+        let ns_per_unit: u128 = match unit {
+            "ns" => 1,
+            "us" | "µs" | "μs" => 1_000,
+            "ms" => 1_000_000,
+            "s" => 1_000_000_000,
+            "m" => 60_000_000_000,
+            "h" => 3_600_000_000_000,
             _ => return None,
         };
-        // A float holds every duration of up to a day to less than a microsecond.
-        let us = number.parse::<f64>().ok()? * us_per_unit;
-        total = total.checked_add(Duration::from_micros(us as u64))?;
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        // More than 18 digits of a fraction are less than a microsecond of any unit.
+        let fraction = fraction.get(..18).unwrap_or(fraction);
+        let digits: u64 = format!("{whole}{fraction}").parse().ok()?;
+        let scale = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
+        let us = u128::from(digits) * ns_per_unit / scale / 1_000;
+        total = total.checked_add(Duration::from_micros(u64::try_from(us).ok()?))?;
         rest = after;
     }
     Some(total)
