@@ -11,7 +11,7 @@ use tollgate_limiter::store::{Store, StoreError, StoreMode, StoreStatus};
 use tollgate_limiter::{self as limiter, AttemptItem, CheckResult, CombinedVerdict, ForgetError, RuleLimiter};
 
 /// The shared store with its fallback.
-pub type SharedStore = Fallback<Redis>;
+pub type RedisStore = Fallback<Redis>;
 
 /// The store of a server.
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ pub enum AnyStore {
     /// In this process.
     Memory(Arc<Memory>),
     /// On Redis or Valkey, shared with other instances.
-    Redis(Arc<SharedStore>),
+    Redis(Arc<RedisStore>),
 }
 
 /// A rule set over a store.
@@ -28,7 +28,7 @@ pub enum AnyRuleLimiter {
     /// Over the memory store.
     Memory(RuleLimiter<Memory>),
     /// Over the shared store.
-    Redis(RuleLimiter<SharedStore>),
+    Redis(RuleLimiter<RedisStore>),
 }
 
 /// Calls of `CL.THROTTLE` over a store.
@@ -37,7 +37,7 @@ pub enum AnyThrottle {
     /// Over the memory store.
     Memory(limiter::ThrottleLimiter<Memory>),
     /// Over the shared store.
-    Redis(limiter::ThrottleLimiter<SharedStore>),
+    Redis(limiter::ThrottleLimiter<RedisStore>),
 }
 
 impl AnyStore {
@@ -94,8 +94,8 @@ impl From<Arc<Memory>> for AnyStore {
     }
 }
 
-impl From<Arc<SharedStore>> for AnyStore {
-    fn from(store: Arc<SharedStore>) -> Self {
+impl From<Arc<RedisStore>> for AnyStore {
+    fn from(store: Arc<RedisStore>) -> Self {
         Self::Redis(store)
     }
 }

@@ -1,7 +1,7 @@
 //! Logs the state of a shared store: what it is when first reached, its errors, when it becomes unavailable or available
 //! again, and when its deadline is too short for it.
 
-use crate::server::store::SharedStore;
+use crate::server::store::RedisStore;
 use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, sleep, timeout_at};
@@ -28,7 +28,7 @@ const TIMEOUT_LOG_INTERVAL: u32 = 240;
 const DEADLINE_LOG_INTERVAL: u32 = 240;
 
 /// Polls the status of a store and logs its changes, without end. `is_diagnosed`: its diagnostics were logged already.
-pub(super) async fn watch(shared: &SharedStore, mut is_diagnosed: bool) {
+pub(super) async fn watch(shared: &RedisStore, mut is_diagnosed: bool) {
     let mut ticker = tokio::time::interval(POLL_INTERVAL);
     ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut mode = shared.mode();
@@ -182,7 +182,7 @@ fn log_mode(mode: StoreMode) {
 
 /// Runs the diagnostics before the first request, and waits until the store has answered, at most until `until`. True if
 /// they were logged.
-pub(super) async fn initial_diagnostics(shared: &SharedStore, until: Instant) -> bool {
+pub(super) async fn initial_diagnostics(shared: &RedisStore, until: Instant) -> bool {
     let store = shared.inner();
     if shared.mode() == StoreMode::LocalOnly {
         return false;

@@ -4,7 +4,7 @@ use super::primary_file::PrimaryFile;
 use super::{memory_store, shared_store};
 use crate::config::{DataDir, StoreSettings};
 use crate::data_dir::{DirLock, LockError};
-use crate::server::store::{AnyStore, SharedStore};
+use crate::server::store::{AnyStore, RedisStore};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub(super) enum OpenStore {
     Memory(memory_store::MemoryHandle),
     /// On Redis or Valkey.
     Redis {
-        store: Arc<SharedStore>,
+        store: Arc<RedisStore>,
         /// The longest wait for the store at start.
         start_wait: Duration,
         /// True once its diagnostics are logged.
@@ -54,7 +54,7 @@ impl OpenStore {
                     ..redis.fallback
                 };
                 Ok(Self::Redis {
-                    store: Arc::new(SharedStore::new(Arc::new(options.open()), fallback)),
+                    store: Arc::new(RedisStore::new(Arc::new(options.open()), fallback)),
                     start_wait: redis.start_wait,
                     is_diagnosed: false,
                     primary,
