@@ -27,7 +27,7 @@ local function window_limit(units, period, lengths, more_lengths)
   boundaries[4] = boundaries[3] + three * 1000000
   boundaries[5] = boundaries[4] + four * 1000000
   -- Windows longer than a day: a due time shortly after a boundary is that of another zone.
-  return { units = units, boundaries = boundaries, zones_apart = one > 172800 and 93600000000 or 0, bytes = 18 }
+  return { units = units, boundaries = boundaries, zone_spread = one > 172800 and 93600000000 or 0, bytes = 18 }
 end
 
 -- The first window boundary at or after a time.
@@ -70,8 +70,8 @@ end
 -- The end of a window that was due to end at a time.
 local function window_end(limit, due)
   if limit.boundaries then
-    local apart = limit.zones_apart
-    return calendar_boundary(limit.boundaries, due > apart and due - apart or 0)
+    local spread = limit.zone_spread
+    return calendar_boundary(limit.boundaries, due > spread and due - spread or 0)
   end
   return next_boundary(due, limit.period)
 end

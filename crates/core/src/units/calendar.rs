@@ -65,7 +65,7 @@ impl Calendar {
     /// The largest difference by which the server's clock may be behind the time its boundaries are chosen for.
     const BEHIND_MAX: Micros = Micros::from_secs(3_600);
     /// The largest difference between the boundaries of two zones.
-    const ZONES_APART: Micros = Micros::from_secs(26 * 3_600);
+    const ZONE_SPREAD: Micros = Micros::from_secs(26 * 3_600);
 
     /// The calendar of a zone of the tz database, such as `Europe/Berlin`.
     ///
@@ -135,7 +135,7 @@ impl Calendar {
         match self.unit {
             CalendarUnit::Day => self.boundary_from(due),
             CalendarUnit::Week | CalendarUnit::Month | CalendarUnit::Year => {
-                self.boundary_from(due - Self::ZONES_APART)
+                self.boundary_from(due - Self::ZONE_SPREAD)
             }
         }
     }

@@ -144,7 +144,7 @@ const MISTAKES: [(&str, &str, &str); 21] = [
     ),
     (
         "fixed_window",
-        "if used > 0 and next_boundary(due, period) > now then",
+        "if used > 0 and window_end(limit, due) > now then",
         "if used > 0 and due > now then",
     ),
     (
