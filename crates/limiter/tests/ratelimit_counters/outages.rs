@@ -139,7 +139,7 @@ async fn many_on_a_frozen_server(hits: usize, deadline: Duration) -> (Server, Ar
         })
         .collect();
     for task in tasks {
-        assert_eq!(task.await.expect("an answer"), Source::Open);
+        assert_eq!(task.await.expect("an answer"), Source::Closed);
     }
     (server, limiter)
 }
@@ -173,7 +173,7 @@ async fn a_server_that_takes_no_writes_is_left() {
     let connect_attempts = limiter.store().metrics().connect_attempts.get();
     let _: String = query(&server, &["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
     let checked = limiter.check(&attempt(&entries(&["year=x"]), 1)).await;
-    assert_eq!(checked.verdict.source, Source::Open);
+    assert_eq!(checked.verdict.source, Source::Closed);
     until("another connection", async || {
         limiter.store().metrics().connect_attempts.get() > connect_attempts
     })

@@ -403,7 +403,8 @@ fn every_secret_may_stand_in_a_file_and_not_in_two_places() {
     let secret = file("secret", "a-secret-of-many-bytes\r\n");
     let lines = file("lines", "a-secret-of-many-bytes\nanother-line\n");
     let empty = file("empty", "\n");
-    let settings: [(&str, fn(&str, &str) -> String); 5] = [
+    type Text = fn(&str, &str) -> String;
+    let settings: [(&str, Text); 5] = [
         ("password", |key, value| {
             format!("store: {{ url: 'redis://h', {key}: '{value}' }}")
         }),

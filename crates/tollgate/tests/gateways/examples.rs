@@ -1,6 +1,6 @@
 //! What every example must do, and what each gateway does differently.
 
-use crate::fixture::{Example, GatewayFixture, OPEN, Tokens, WhenDown};
+use crate::fixture::{Example, GatewayFixture, OPEN, Tokens};
 use tollgate_test_kit::ENVOY_ARGUMENTS;
 
 const NGINX: Example = Example {
@@ -104,7 +104,7 @@ fn traefik_has_no_lines_to_let_requests_through_unchecked() {
 
 /// As shipped while the server responds, and open while it does not.
 fn opens(example: &Example) {
-    let mut fixture = GatewayFixture::run(example, &example.variant(WhenDown::Open), Tokens::None);
+    let mut fixture = GatewayFixture::run(example, &example.open_variant(), Tokens::None);
     let name = example.name;
     for _ in 0..5 {
         let response = fixture.send(2, "POST /login", "", "name and password");

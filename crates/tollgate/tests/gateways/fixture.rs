@@ -34,15 +34,6 @@ pub(crate) enum Tokens {
     Required,
 }
 
-/// What clients get while the server does not respond.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WhenDown {
-    /// The files as they are shipped: an error.
-    Closed,
-    /// With the lines after `#open:`, and without those marked `fail closed`: what the service answers.
-    Open,
-}
-
 /// It all, running. Fields are dropped in this order.
 pub(crate) struct GatewayFixture {
     gateway: Process,
@@ -129,20 +120,15 @@ impl GatewayFixture {
 }
 
 impl Example {
-    /// The files in its folder, in one of both variants.
-    pub(crate) fn variant(&self, when_down: WhenDown) -> Vec<(String, String)> {
+    /// The files in its folder with the lines that fail open in place of those that fail closed.
+    pub(crate) fn open_variant(&self) -> Vec<(String, String)> {
         let files = self.files();
-        match when_down {
-            WhenDown::Closed => files,
-            WhenDown::Open => {
-                assert!(files.iter().any(|(_, text)| text.contains(OPEN)), "{}", self.name);
-                let open = |text: String| {
-                    let lines = text.lines().filter(|line| !line.ends_with("# fail closed"));
-                    lines.map(|line| line.replacen(OPEN, "", 1) + "\n").collect()
-                };
-                files.into_iter().map(|(name, text)| (name, open(text))).collect()
-            }
-        }
+        assert!(files.iter().any(|(_, text)| text.contains(OPEN)), "{}", self.name);
+        let open = |text: String| {
+            let lines = text.lines().filter(|line| !line.ends_with("# fail closed"));
+            lines.map(|line| line.replacen(OPEN, "", 1) + "\n").collect()
+        };
+        files.into_iter().map(|(name, text)| (name, open(text))).collect()
     }
 
     /// The files in its folder, as they are shipped.

@@ -201,7 +201,7 @@ fn trouble_says_what_to_do_next() {
     let (folder, server) = limited();
     let (code, _, stderr) = run(
         &folder,
-        &["check", "a=b", "--cost", "99999999999999", "--url", &server.url()],
+        &["check", "a=b", "--cost", "9999999999999999", "--url", &server.url()],
     );
     assert_eq!(code, Some(2));
     assert!(stderr.contains("server error 400"), "{stderr}");

@@ -3,14 +3,18 @@
 use crate::shared_store::{eventually, instance, instances};
 use crate::test_server::{TestFolder, TestServer, run};
 use std::io::Write;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tollgate_limiter::testing::cluster::Cluster;
 use tollgate_limiter::testing::sentinel::SentinelGroup;
 use tollgate_limiter::testing::servers::{Server as Redis, ServerKind};
 
 /// The number of instances that a server counts.
 fn counted(server: &TestServer) -> u64 {
-    server.get("/readyz").json()["instances"].as_u64().expect("a number")
+    let ready = server.get("/readyz").json();
+    ready
+        .get("instances")
+        .and_then(serde_json::Value::as_u64)
+        .expect("a number")
 }
 
 #[test]
@@ -67,10 +71,8 @@ fn a_start_that_fails_is_not_counted() {
     let store = format!("store.url={}", redis.url());
     let stays = instance(&folder, &redis.url());
     for _ in 0..5 {
-        let from = Instant::now();
         let (code, _, stderr) = run(&folder, &["serve", "--set", &http, "--set", &store]);
         assert_eq!(code, Some(2), "{stderr}");
-        assert!(from.elapsed() < Duration::from_secs(1), "{:?}", from.elapsed());
     }
     // Two heartbeats later.
     std::thread::park_timeout(Duration::from_millis(3_200));

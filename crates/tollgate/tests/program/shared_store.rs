@@ -1,6 +1,6 @@
 //! Several instances over one store, and what they do when it is away.
 
-use crate::test_server::{TestFolder, TestServer, run};
+use crate::test_server::{TestFolder, TestServer, run, tollgate};
 use std::io::{BufRead, BufReader, Write};
 use std::time::Duration;
 use tollgate_limiter::testing::cluster::Cluster;

@@ -61,8 +61,8 @@ fn what_cannot_be_asked_is_refused_and_charges_nothing() {
         (&["default", "-1", "user", "a"], "-ERR invalid cost '-1'"),
         (&["default", "1.5", "user", "a"], "-ERR invalid cost '1.5'"),
         (
-            &["default", "1000000001", "user", "a"],
-            "-ERR invalid cost '1000000001'",
+            &["default", "1000000000000000", "user", "a"],
+            "-ERR invalid cost '1000000000000000'",
         ),
         (
             &["default", "1", "user", "a", "user", "b"],

@@ -192,7 +192,7 @@ mod tests {
             r#"{"attributes":{},}"#,
             r#"{"attributes":{},"cost":01}"#,
             r#"{"attributes":{},"cost":1.0}"#,
-            r#"{"attributes":{},"cost":1000000001}"#,
+            r#"{"attributes":{},"cost":1000000000000000}"#,
             r#"{"attributes":{},"attributes":{}}"#,
             r#"{"attributes":{"a":1,"a":2}}"#,
             r#"{"attributes":{"a":-1}}"#,
