@@ -159,7 +159,6 @@ impl Ruling<'_> {
         }
     }
 
-    /// When a denied attempt would pass. Unknown for a closed rule.
     /// The reason of its denial. None if it allows, or was not decided.
     pub fn denial_reason(&self) -> Option<DenialReason> {
         let decision = self.decision?;
@@ -183,6 +182,7 @@ impl Ruling<'_> {
         })
     }
 
+    /// When a denied attempt would pass. Unknown for a closed rule.
     fn retry(&self) -> Option<Retry> {
         match &self.decision {
             Some(decision) => decision.retry(),

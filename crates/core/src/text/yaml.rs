@@ -226,7 +226,7 @@ impl<'o> TreeBuilder<'o> {
         true
     }
 
-    /// Adds the value of an alias, or reports that there is none. True if parsing continues.
+    /// Adds the value of an alias, or reports an unknown one. True if parsing continues.
     fn attach_alias(&mut self, span: &Span, anchor: Option<usize>) -> bool {
         let location = self.location(&span.start, Some(&span.end));
         let resolved = match (&mut self.anchors, anchor) {

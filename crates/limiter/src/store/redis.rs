@@ -39,9 +39,8 @@ use self::node::request::{NodeReply, NodeRequest, to_settlement, unmarked_receip
 use self::script::call::{ChargeReply, ScriptOp};
 use self::topology::Topology;
 use super::{
-    BreakerStatus, CounterStore, Hit, HitOp, Keyspace, LastError, RoundTripStatus, SettleRequest, Settlement, SharedStore,
-    Source,
-    Store, StoreError, StoreKind, StoreStatus,
+    BreakerStatus, CounterStore, Hit, HitOp, Keyspace, LastError, RoundTripStatus, SettleRequest, Settlement,
+    SharedStore, Source, Store, StoreError, StoreKind, StoreStatus,
 };
 use crate::compat::redis_counters::RedisCounters;
 use std::sync::{Arc, Mutex, PoisonError};

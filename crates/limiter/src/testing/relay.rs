@@ -1,4 +1,5 @@
 //! A TCP relay to a server that delays its replies.
+#![expect(clippy::disallowed_methods, reason = "the delay of a network is real time")]
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

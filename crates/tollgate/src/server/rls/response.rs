@@ -134,7 +134,7 @@ fn descriptor_status(
     }
 }
 
-/// The length of the windows of a descriptor's limit, in any mode: its users are told the end of the window, also of one
+/// The length of the windows of a descriptor's limit, in any mode: its response has the end of the window, also of one
 /// in which nothing was counted.
 fn descriptor_window(ruling: &Ruling<'_>) -> Option<Micros> {
     ruling.rule.descriptor()?;

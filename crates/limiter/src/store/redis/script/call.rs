@@ -283,7 +283,7 @@ const HAS_STATE: u64 = 8;
 const FOREIGN: u64 = 16;
 const LARGE: u64 = 32;
 
-/// What remains, where that is to be computed from the state.
+/// The remaining units in a reply if they are to be computed from the state.
 const COMPUTED: u64 = 1 << 53;
 
 fn read_charge(rest: &mut &[u8], op: ScriptOp, limit: &Limit, cost: Cost, lease: LeaseId) -> Option<ChargeReply> {
