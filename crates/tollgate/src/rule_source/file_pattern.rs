@@ -87,7 +87,7 @@ impl FilePattern {
 }
 
 /// True if a file of a folder is one of rules by its name. Only what certainly holds no limits is left out, so that a file with
-/// an unusual name is read, or is an error that somebody sees.
+/// an unusual name is read, or is an error.
 pub(crate) fn is_rule_file(path: &Path) -> bool {
     let Some(name) = path.file_name().map(std::ffi::OsStr::as_encoded_bytes) else {
         return false;

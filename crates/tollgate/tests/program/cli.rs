@@ -74,10 +74,7 @@ fn check_tells_by_its_exit_code_and_in_words() {
     let (code, stdout, _) = cli(&["check", "endpoint=/v1", "--domain", "elsewhere"]);
     assert_eq!(
         (code, stdout.as_str()),
-        (
-            Some(0),
-            "allowed: domain `elsewhere` has no rules; there are rules for `default`\n"
-        )
+        (Some(0), "allowed: domain `elsewhere` has no rules\n")
     );
     let meant = "domain `defualt` has no rules; did you mean `default`?";
     let (code, stdout, _) = cli(&["check", subject, "--domain", "defualt"]);
