@@ -1,6 +1,7 @@
 //! What can be set, as that one's environment does.
 
 use crate::fixture::{Ear, calls, check_all, counters, hit, keys, limiter, query};
+use std::time::Duration;
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::{Micros, Source};
 use tollgate_limiter::store::redis::{Redis, RedisCountersOptions};
@@ -9,8 +10,9 @@ use tollgate_limiter::testing::servers::{Server, ServerKind};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn windows_of_a_second_are_counted_on_their_own_server() {
     let (server, second) = (Server::start(ServerKind::Redis70), Server::start(ServerKind::Redis62));
+    let per_second = Redis::options(&second.url()).expect("a URL");
     let options = RedisCountersOptions {
-        per_second: Some(Box::new(Redis::options(&second.url()).expect("a URL"))),
+        per_second: Some(Box::new(per_second.deadline(Duration::from_secs(5)))),
         ..counters()
     };
     let limiter = limiter(&server.url(), options);
