@@ -44,7 +44,7 @@ const CALLS: [&[(&str, &str)]; 26] = [
     &[("10 2000000 1", "0 11 10 -1 0")],
     // Half a microsecond below a millisecond is still less than one.
     &[("0 2001 2", "0 1 0 -1 0")],
-    // Any number can be used up, and is told up to the largest integer.
+    // Any number can be used up, and is reported up to the largest integer.
     &[(
         "9223372036854775806 1 1",
         "0 9223372036854775807 9223372036854775806 -1 1",
