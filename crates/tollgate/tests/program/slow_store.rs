@@ -27,7 +27,7 @@ fn the_first_request_is_decided_by_a_store_that_takes_long_to_come() {
 }
 
 #[test]
-fn a_start_waits_for_a_store_that_is_away_as_long_as_the_settings_say() {
+fn a_start_without_its_store_says_so_and_decides_locally() {
     let folder = TestFolder::with("tollgate.yaml", "rules: [{ id: r, limit: 10/h }]\n");
     for settings in ["", ", start_wait: 3s"] {
         let store = format!("store={{ url: 'redis://127.0.0.1:1'{settings} }}");
