@@ -124,8 +124,9 @@ impl NamesUsed {
         let meant = closest_match(name, provided()).or_else(|| self.attributes.meant_by(name_use, &COMMON));
         let suggestion = meant.map(|meant| format!("did you mean `{}`? ", excerpt(meant)));
         let suggestion = suggestion.unwrap_or_default();
+        let field = request_field(name);
         let hint = format!(
-            "{suggestion}take it from the request with `attributes: {{ {shown}: header:NAME }}`, or write `{shown}: caller` \
+            "{suggestion}take it from the request with `attributes: {{ {shown}: {field} }}`, or write `{shown}: caller` \
              there if callers of the API send it"
         );
         match known.coverage {
@@ -271,6 +272,17 @@ impl NameUse {
         let each = self.locations.iter();
         each.map(|location| Problem::warning(location, text).with_hint(hint))
             .collect()
+    }
+}
+
+/// The part of a request that an attribute of this name is usually taken from.
+fn request_field(name: &str) -> &'static str {
+    match name {
+        "endpoint" | "path" | "route" => "path",
+        "ip" | "client_ip" => "client_ip",
+        "method" => "method",
+        "host" => "host",
+        _ => "header:NAME",
     }
 }
 

@@ -154,7 +154,7 @@ impl RuleMatches {
         if let Some(attempts) = throttle.and_then(|throttle| throttle.add(elapsed_ns)) {
             let protocol = PROTOCOLS.get(protocol as usize).map_or("", |(_, name)| name);
             if let Some(unknown) = unknown() {
-                tracing::warn!(protocol, attempts, "{unknown}; {next_step}");
+                tracing::warn!(protocol, attempts, error = %unknown, "attempts in a domain without rules; {next_step}");
             }
         }
     }
