@@ -188,6 +188,7 @@ impl Limit {
 
     /// The time until `remaining` grows, if nothing else happens, where an outcome of this limit determines it: for an
     /// allowed charge of a sliding counter. None otherwise.
+    #[inline]
     pub fn next_unit_after(&self, outcome: &Outcome) -> Option<Micros> {
         match (self, outcome.decision) {
             (Self::SlidingCounter(limit), Decision::Allow { standing, .. }) => {

@@ -73,9 +73,8 @@ impl<'r, K> Plan<'r, K> {
     /// True if no enforced limit denies the attempt, by the outcomes recorded so far.
     #[inline]
     pub fn is_allowed(&self) -> bool {
-        let enforced = self.lines.iter().filter(|line| line.rule.mode == Mode::Enforce);
-        let mut rulings = enforced.filter_map(|line| line.ruling(Source::Memory));
-        rulings.all(|ruling| ruling.is_allow())
+        let mut enforced = self.lines.iter().filter(|line| line.rule.mode == Mode::Enforce);
+        enforced.all(Line::is_allow)
     }
 
     /// Combines the recorded outcomes into one verdict. A charge without an outcome has failed; a skipped one has no
@@ -192,6 +191,20 @@ impl Ruling<'_> {
 }
 
 impl<'r, K> Line<'r, K> {
+    /// True if its ruling allows the attempt, or its charge was skipped. Every check asks this, so no ruling is built.
+    #[inline]
+    fn is_allow(&self) -> bool {
+        match (&self.charge, self.terms) {
+            (Some(planned), _) => match &planned.outcome {
+                Some(Ok(outcome)) => self.rule.counting.decide(outcome.decision).0.is_allow(),
+                Some(Err(Undecided::Skipped)) => true,
+                Some(Err(Undecided::Failed)) | None => self.failure_source(&planned.charge) != Source::Closed,
+            },
+            (None, Terms::Banned(_)) => Decision::banned(self.cost).is_allow(),
+            (None, Terms::Unlimited | Terms::Limited(_)) => true,
+        }
+    }
+
     /// Its ruling by the recorded outcome. None if the charge was skipped.
     #[inline]
     fn ruling(&self, default: Source) -> Option<Ruling<'r>> {
