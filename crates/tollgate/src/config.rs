@@ -5,7 +5,6 @@
 
 mod attributes;
 mod auth;
-mod derive;
 mod environment;
 mod forward;
 mod layers;
@@ -32,10 +31,9 @@ use crate::server::http::{Dialects, Forward, HttpLimits, RetryAfter};
 use crate::server::net::listen::Address;
 use crate::server::net::tls::TlsFiles;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 use tollgate_limiter::core::problem::{Problem, Problems};
-use tollgate_limiter::core::rules::{Coverage, DerivedAttribute, KnownAttributes};
+use tollgate_limiter::core::rules::{Coverage, KnownAttributes};
 use tollgate_limiter::core::yaml::{Node, NodeKind};
 
 /// All settings, validated, without the rules: those change while a server runs.
@@ -75,8 +73,6 @@ pub struct Config {
     pub tokens: Option<Tokens>,
     /// Forward-auth, and the attributes it extracts; none: disabled.
     pub forward: Option<Forward>,
-    /// The attributes that a table of subjects adds to attempts.
-    pub derive: Arc<[DerivedAttribute]>,
     /// The attributes that callers are known to provide.
     pub known_attributes: KnownAttributes,
     /// The level of the log.
@@ -165,11 +161,9 @@ impl SettingsReader<'_> {
             Some(node) => self.attributes(node),
             None => Some(AttributeSettings::default()),
         };
-        let derive = find("derive").and_then(|node| self.derive(node)).unwrap_or_default();
         let from_callers = attributes.as_ref().map(|attributes| attributes.from_callers.clone());
         let forward = self.forward(&fields, attributes);
-        let mut known_attributes = known_attributes(forward.as_ref(), from_callers.unwrap_or_default(), &server);
-        known_attributes.names.extend(derive.iter().map(|derived| derived.name.clone()));
+        let known_attributes = known_attributes(forward.as_ref(), from_callers.unwrap_or_default(), &server);
         let log = find("log").and_then(|node| node.keyword("a log level", &LEVELS, &mut self.problems));
         let log_format = find("log_format").and_then(|node| node.keyword("a log format", &FORMATS, &mut self.problems));
         let ipv6_prefix = find("ipv6_prefix")
@@ -203,7 +197,6 @@ impl SettingsReader<'_> {
             retry_after: retry_after.unwrap_or_default(),
             tokens,
             forward,
-            derive,
             known_attributes,
             log: log.unwrap_or(tracing::level_filters::LevelFilter::INFO),
             log_format: log_format.unwrap_or_default(),
@@ -244,7 +237,7 @@ pub fn is_settings(root: &Node) -> bool {
 }
 
 /// Every top-level setting.
-const KEYS: [&str; 19] = [
+const KEYS: [&str; 18] = [
     "server",
     "store",
     "data_dir",
@@ -255,7 +248,6 @@ const KEYS: [&str; 19] = [
     "trusted_proxies",
     "forward_auth",
     "attributes",
-    "derive",
     "rules",
     "rules_files",
     ratelimit::SETTING,

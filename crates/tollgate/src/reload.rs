@@ -140,7 +140,6 @@ mod tests {
             warnings: Vec::new(),
             quarantined: Vec::new(),
             revision: Revision { epoch: 0, number },
-            lock: None,
         }
     }
 

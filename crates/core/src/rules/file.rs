@@ -6,7 +6,7 @@
 pub(super) mod algorithm;
 mod cost;
 mod expressions;
-pub(super) mod limits;
+mod limits;
 mod rule;
 mod when;
 

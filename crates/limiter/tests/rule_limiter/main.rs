@@ -8,7 +8,6 @@ mod leases;
 mod model;
 mod payments;
 mod ratelimit;
-mod rows;
 mod subjects;
 
 use std::sync::Arc;

@@ -9,13 +9,12 @@ use crate::rules::model::SmallBytes;
 use crate::rules::model::{Mode, Rule, Test};
 use smallvec::SmallVec;
 use std::collections::HashMap;
-use std::sync::Arc;
 
-/// The active rules, by domain. Cheap to clone.
-#[derive(Clone, Debug)]
+/// The active rules, by domain.
+#[derive(Debug)]
 pub(crate) struct Index {
     /// Sorted by name.
-    domains: Arc<[(Box<str>, Domain)]>,
+    domains: Box<[(Box<str>, Domain)]>,
 }
 
 /// The rules of one domain.

@@ -146,7 +146,6 @@ impl Compiler<'_> {
             group: group.map(Box::new),
             location: limit.location.clone(),
             descriptor: Some(Box::new(descriptor)),
-            limit_grammar: None,
         }
     }
 
