@@ -18,6 +18,7 @@ mod measurement;
 mod oracle;
 mod planning;
 mod redis;
+mod rows;
 mod servers;
 
 use clap::{Parser, Subcommand};
@@ -64,6 +65,8 @@ enum Command {
     Abuse(abuse::Args),
     /// Measures finding the rules of an attempt, by the number of rules.
     Planning(planning::Args),
+    /// Measures override rows: applying, finding and storing them.
+    Rows(rows::Args),
     /// Measures the shared store and other scripts on the same server: CPU time, latency, memory, calls.
     Redis(redis::Args),
     /// Loads one key of the shared store from several processes and compares admitted requests with the limit.
@@ -86,6 +89,7 @@ fn main() -> ExitCode {
         Command::ServeBaseline { address, answer } => servers::serve_baseline(address, answer),
         Command::Abuse(args) => abuse::run(&args),
         Command::Planning(args) => planning::run(&args),
+        Command::Rows(args) => rows::run(&args),
         Command::Redis(args) => redis::run(&args),
         Command::Exact(args) => exact::run(&args),
         Command::Hammer(args) => exact::hammer::run(&args),

@@ -5,6 +5,7 @@
 //! - [`Plan::verdict`] combines the recorded outcomes into one [`Verdict`].
 
 mod attempt;
+mod derive;
 mod domain;
 mod explain;
 mod file;
@@ -14,11 +15,13 @@ mod matching;
 mod model;
 mod plan;
 pub mod ratelimit;
+mod rows;
 mod schema;
 mod verdict;
 
 pub use crate::settle::OnStoreFailure;
 pub use attempt::{Attempt, Attribute};
+pub use derive::{AttributeEdit, DerivedAttribute, DerivedOrigin, DerivedValue};
 pub use domain::UnknownDomain;
 pub use explain::{Explanation, LimitTrace, MatchedRule, RuleMatch, RuleTrace, SkipReason};
 pub use file::{ParsedRules, ParserOptions, RULES_MAX, RulesParser, holds_addresses};
@@ -26,9 +29,10 @@ pub use forget::UnknownRule;
 pub use lint::{Coverage, KnownAttributes};
 pub use model::{
     Condition, CostCase, CostCases, CostOrigin, CostSource, CounterId, CounterSpec, Counting, Dimension, Experiment,
-    Group, LimitOrigin, LimitSelector, Mode, Rule, RuleSet, Terms, Test, Variant, Window, Windows,
+    Group, LimitOrigin, LimitSelector, Mode, OverrideTerms, Rule, RuleSet, Terms, Test, Variant, Window, Windows,
 };
 pub use plan::{Line, Plan, PlannedCharge, Undecided, record};
+pub use rows::{RowEdit, RowProblem, RowSubject};
 pub use schema::SCHEMA;
 pub use verdict::{DenialReason, Ruling, Verdict, WindowCount};
 

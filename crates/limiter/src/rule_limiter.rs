@@ -19,8 +19,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use tollgate_core::rules::{
-    Attempt, CounterId, CounterSpec, Explanation, Line, Plan, PlannedCharge, RuleSet, UnknownDomain, UnknownRule,
-    Verdict,
+    Attempt, AttributeEdit, CounterId, CounterSpec, Explanation, Line, Plan, PlannedCharge, RowEdit, RowProblem,
+    RuleSet, UnknownDomain, UnknownRule, Verdict,
 };
 use tollgate_core::{Charge, Cost, LeaseId, Limit, Micros, Timestamp};
 
@@ -29,12 +29,20 @@ use tollgate_core::{Charge, Cost, LeaseId, Limit, Micros, Timestamp};
 pub struct RuleLimiter<S: CounterStore = Memory> {
     rules: RuleSet,
     store: Arc<S>,
-    /// The key template of each of the rules' counters.
-    key_templates: Box<[S::Template]>,
-    /// The key of each of these counters without a subject.
-    global_keys: Box<[S::Key]>,
+    /// Of the rules' own counters.
+    keys: CounterKeys<S>,
+    /// Of the counters that override rows added.
+    added_keys: CounterKeys<S>,
     /// The concurrency limits, by the tag of their counters in a lease token.
-    lease_limits: HashMap<u64, Limit>,
+    lease_limits: Arc<HashMap<u64, Limit>>,
+}
+
+/// What keys of counters are made of, by counter.
+struct CounterKeys<S: CounterStore> {
+    /// The key template of each.
+    templates: Arc<[S::Template]>,
+    /// The key of each without a subject.
+    global: Arc<[S::Key]>,
 }
 
 /// The reason for which counters were not cleared.
@@ -66,22 +74,42 @@ pub struct CheckResult<'r> {
 impl<S: CounterStore> RuleLimiter<S> {
     /// Returns a limiter for these rules. Counters that an earlier limiter over the same store used continue.
     pub fn new(rules: RuleSet, store: Arc<S>) -> Self {
-        let template_of = |counter: &CounterSpec| store.template(&counter.counter(&[]));
-        let key_templates: Box<[S::Template]> = rules.counters().iter().map(template_of).collect();
-        let global_keys = key_templates.iter().map(|template| store.key(template, &[])).collect();
-        let lease_limits = rules
-            .counters()
-            .iter()
-            .filter(|counter| matches!(counter.limit, Limit::Concurrency(_)))
-            .map(|counter| (lease_token::counter_tag(counter), counter.limit))
-            .collect();
         Self {
+            keys: CounterKeys::<S>::new(rules.counters(), &store),
+            added_keys: CounterKeys::<S>::new(rules.added_counters(), &store),
+            lease_limits: lease_limits(&rules),
             rules,
             store,
-            key_templates,
-            global_keys,
-            lease_limits,
         }
+    }
+
+    /// Returns a limiter with these edits of override rows and subject attributes, and the edits of rows that could not
+    /// be applied. Shares everything with this one but what they change.
+    pub fn amended(&self, edits: &[RowEdit], attributes: &[AttributeEdit]) -> (Self, Vec<RowProblem>) {
+        let (rules, problems) = match edits {
+            [] => (self.rules.clone(), Vec::new()),
+            edits => self.rules.amend(edits),
+        };
+        let rules = match attributes {
+            [] => rules,
+            attributes => rules.amend_attributes(attributes),
+        };
+        let has_new_counters = rules.added_counters().len() != self.rules.added_counters().len();
+        let (added_keys, lease_limits) = match has_new_counters {
+            true => (
+                CounterKeys::<S>::new(rules.added_counters(), &self.store),
+                lease_limits(&rules),
+            ),
+            false => (self.added_keys.clone(), Arc::clone(&self.lease_limits)),
+        };
+        let amended = Self {
+            rules,
+            store: Arc::clone(&self.store),
+            keys: self.keys.clone(),
+            added_keys,
+            lease_limits,
+        };
+        (amended, problems)
     }
 
     /// The rules.
@@ -233,15 +261,21 @@ impl<S: CounterStore> RuleLimiter<S> {
     #[inline]
     fn key(&self, counter: CounterId, per: &[&[u8]]) -> S::Key {
         let index = counter.index();
+        // Those that rows added follow those of the rules.
+        let added = || index.checked_sub(self.keys.global.len());
         match per {
             [] => *self
-                .global_keys
+                .keys
+                .global
                 .get(index)
+                .or_else(|| self.added_keys.global.get(added()?))
                 .expect("every counter of the rules has a global key"),
             per => {
                 let template = self
-                    .key_templates
+                    .keys
+                    .templates
                     .get(index)
+                    .or_else(|| self.added_keys.templates.get(added()?))
                     .expect("every counter of the rules has a key template");
                 self.store.key(template, per)
             }
@@ -253,7 +287,7 @@ impl<S: CounterStore> RuleLimiter<S> {
         let counters = plan.lines.iter().filter_map(|line| {
             let planned = line.charge.as_ref().filter(|planned| takes_lease(&planned.charge))?;
             planned.decided().filter(|outcome| outcome.decision.is_allow())?;
-            let counter = self.rules.counters().get(line.window?.counter().index())?;
+            let counter = self.rules.counter(line.window?.counter())?;
             Some((lease_token::counter_tag(counter), planned.charge.key))
         });
         let counters: Vec<(u64, S::Key)> = counters.collect();
@@ -266,6 +300,37 @@ impl<S: CounterStore> RuleLimiter<S> {
         let counters = token.counters.iter();
         counters.filter_map(|(tag, key)| Some((*key, self.lease_limits.get(tag)?)))
     }
+}
+
+impl<S: CounterStore> CounterKeys<S> {
+    fn new(counters: &[CounterSpec], store: &S) -> Self {
+        let template_of = |counter: &CounterSpec| store.template(&counter.counter(&[]));
+        let templates: Arc<[S::Template]> = counters.iter().map(template_of).collect();
+        Self {
+            global: templates.iter().map(|template| store.key(template, &[])).collect(),
+            templates,
+        }
+    }
+}
+
+impl<S: CounterStore> Clone for CounterKeys<S> {
+    fn clone(&self) -> Self {
+        Self {
+            templates: Arc::clone(&self.templates),
+            global: Arc::clone(&self.global),
+        }
+    }
+}
+
+/// The concurrency limits of all counters, by their tag in a lease token.
+fn lease_limits(rules: &RuleSet) -> Arc<HashMap<u64, Limit>> {
+    let counters = rules.counters().iter().chain(rules.added_counters());
+    let limits = counters.filter(|counter| matches!(counter.limit, Limit::Concurrency(_)));
+    Arc::new(
+        limits
+            .map(|counter| (lease_token::counter_tag(counter), counter.limit))
+            .collect(),
+    )
 }
 
 impl RuleLimiter {

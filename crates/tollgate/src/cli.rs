@@ -1,10 +1,16 @@
 //! The command line: the commands, their help and their exit codes.
 
+mod access;
+mod admin;
 mod args;
+mod attributes;
+mod audit;
 mod check;
 mod client;
+mod control;
 mod explain;
 mod forget;
+mod overrides;
 mod rules;
 mod serve;
 
@@ -35,9 +41,27 @@ enum Command {
     /// Clears the counters of one subject, to unblock a customer
     #[command(after_help = "Example:\n  tollgate forget merchant=m_1 --rule merchant-plan")]
     Forget(forget::Forget),
-    /// Validates rule files, prints their JSON Schema, converts files of envoyproxy/ratelimit
-    #[command(after_help = "Example:\n  tollgate rules check rules/*.yaml")]
+    /// Validates rule files; plans, publishes and restores managed rules
+    #[command(after_help = "Examples:\n  tollgate rules check rules/*.yaml\n  tollgate rules apply rules/*.yaml")]
     Rules(rules::Rules),
+    /// Sets limits of single subjects at a control plane
+    #[command(after_help = "Example:\n  tollgate overrides set merchant-plan merchant=m_42 --limit 20000/min")]
+    Overrides(overrides::Overrides),
+    /// Sets attributes of subjects at a control plane, such as the plan of a customer
+    #[command(after_help = "Example:\n  tollgate attributes set merchant=m_42 tier=enterprise")]
+    Attributes(attributes::Attributes),
+    /// Lists who changed what at a control plane, and verifies that nothing was removed
+    #[command(after_help = "Example:\n  tollgate audit --since 24h")]
+    Audit(audit::Audit),
+    /// Adds, lists and disables people who use the admin API
+    #[command(after_help = "Example:\n  tollgate user list")]
+    User(access::User),
+    /// Adds, lists and revokes tokens for the admin API
+    #[command(after_help = "Example:\n  tollgate token list")]
+    Token(access::Token),
+    /// Shows the state of a control plane and its instances
+    #[command(after_help = "Example:\n  tollgate control status")]
+    Control(control::Control),
 }
 
 impl Cli {
@@ -49,6 +73,12 @@ impl Cli {
             Command::Explain(explain) => explain.run(),
             Command::Forget(forget) => forget.run(),
             Command::Rules(rules) => rules.run(),
+            Command::Overrides(overrides) => overrides.run(),
+            Command::Attributes(attributes) => attributes.run(),
+            Command::Audit(audit) => audit.run(),
+            Command::User(user) => user.run(),
+            Command::Token(token) => token.run(),
+            Command::Control(control) => control.run(),
         }
     }
 }

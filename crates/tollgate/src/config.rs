@@ -5,6 +5,7 @@
 
 mod attributes;
 mod auth;
+mod derive;
 mod environment;
 mod forward;
 mod layers;
@@ -31,9 +32,10 @@ use crate::server::http::{Dialects, Forward, HttpLimits, RetryAfter};
 use crate::server::net::listen::Address;
 use crate::server::net::tls::TlsFiles;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use tollgate_limiter::core::problem::{Problem, Problems};
-use tollgate_limiter::core::rules::{Coverage, KnownAttributes};
+use tollgate_limiter::core::rules::{Coverage, DerivedAttribute, KnownAttributes};
 use tollgate_limiter::core::yaml::{Node, NodeKind};
 
 /// All settings, validated, without the rules: those change while a server runs.
@@ -73,6 +75,8 @@ pub struct Config {
     pub tokens: Option<Tokens>,
     /// Forward-auth, and the attributes it extracts; none: disabled.
     pub forward: Option<Forward>,
+    /// The attributes that a table of subjects adds to attempts.
+    pub derive: Arc<[DerivedAttribute]>,
     /// The attributes that callers are known to provide.
     pub known_attributes: KnownAttributes,
     /// The level of the log.
@@ -161,9 +165,11 @@ impl SettingsReader<'_> {
             Some(node) => self.attributes(node),
             None => Some(AttributeSettings::default()),
         };
+        let derive = find("derive").and_then(|node| self.derive(node)).unwrap_or_default();
         let from_callers = attributes.as_ref().map(|attributes| attributes.from_callers.clone());
         let forward = self.forward(&fields, attributes);
-        let known_attributes = known_attributes(forward.as_ref(), from_callers.unwrap_or_default(), &server);
+        let mut known_attributes = known_attributes(forward.as_ref(), from_callers.unwrap_or_default(), &server);
+        known_attributes.names.extend(derive.iter().map(|derived| derived.name.clone()));
         let log = find("log").and_then(|node| node.keyword("a log level", &LEVELS, &mut self.problems));
         let log_format = find("log_format").and_then(|node| node.keyword("a log format", &FORMATS, &mut self.problems));
         let ipv6_prefix = find("ipv6_prefix")
@@ -197,6 +203,7 @@ impl SettingsReader<'_> {
             retry_after: retry_after.unwrap_or_default(),
             tokens,
             forward,
+            derive,
             known_attributes,
             log: log.unwrap_or(tracing::level_filters::LevelFilter::INFO),
             log_format: log_format.unwrap_or_default(),
@@ -237,7 +244,7 @@ pub fn is_settings(root: &Node) -> bool {
 }
 
 /// Every top-level setting.
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 19] = [
     "server",
     "store",
     "data_dir",
@@ -248,6 +255,7 @@ const KEYS: [&str; 18] = [
     "trusted_proxies",
     "forward_auth",
     "attributes",
+    "derive",
     "rules",
     "rules_files",
     ratelimit::SETTING,

@@ -27,6 +27,14 @@ impl DirLock {
     /// # Errors
     /// A directory that another server has locked, or that is not writable.
     pub fn acquire(folder: &Path) -> Result<Self, LockError> {
+        Self::acquire_file(folder, LOCK_FILE)
+    }
+
+    /// The same with a lock file of another name, for a part of the directory that is locked on its own.
+    ///
+    /// # Errors
+    /// As for the directory.
+    pub fn acquire_file(folder: &Path, name: &str) -> Result<Self, LockError> {
         let io_error = |error| LockError::Io(folder.to_owned(), error);
         fs::create_dir_all(folder).map_err(io_error)?;
         let mut lock = File::options()
@@ -34,7 +42,7 @@ impl DirLock {
             .write(true)
             .create(true)
             .truncate(false)
-            .open(folder.join(LOCK_FILE))
+            .open(folder.join(name))
             .map_err(io_error)?;
         match lock.try_lock() {
             Ok(()) => {}

@@ -3,6 +3,7 @@
 pub mod cli;
 pub mod compat;
 pub mod config;
+pub mod control;
 pub mod data_dir;
 pub mod reload;
 pub mod rule_source;

@@ -140,6 +140,7 @@ mod tests {
             warnings: Vec::new(),
             quarantined: Vec::new(),
             revision: Revision { epoch: 0, number },
+            lock: None,
         }
     }
 

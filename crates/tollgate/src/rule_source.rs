@@ -1,19 +1,22 @@
 //! Where rules come from. A source delivers whole rule sets, or the reason why it cannot; the reloader installs them.
 //!
-//! Files are the first source. A second one implements [`RuleSource`] and is handed to the reloader instead; nothing else
-//! changes.
+//! Files are a source. The follower of the control plane is another: it compiles its managed files with the same loader, and
+//! holds the loader's lock until they are installed, as the reloader does for files.
 
 mod file_pattern;
 mod file_stamps;
 mod files;
+mod managed;
 mod quarantine;
 mod source_texts;
 
 pub(crate) use file_pattern::is_rule_file;
-pub use files::{ConfigLoader, FileSource};
+pub use files::{ConfigLoader, FileSource, SharedLoader};
+pub use managed::{MANAGED_PREFIX, ManagedFiles, RowLayer};
 pub use source_texts::{ConfigSnapshot, QUICKSTART};
 
 use std::fmt;
+use tokio::sync::OwnedMutexGuard;
 use tollgate_limiter::core::problem::Problem;
 use tollgate_limiter::core::rules::RuleSet;
 
@@ -38,6 +41,8 @@ pub struct RulesUpdate {
     pub quarantined: Vec<Problem>,
     /// The position of this update in the order of all updates of its source.
     pub revision: Revision,
+    /// Held until the rules are installed, where several sources share a loader.
+    pub lock: Option<OwnedMutexGuard<ConfigLoader>>,
 }
 
 /// The order of updates. A higher epoch is above any number of a lower one.

@@ -3,6 +3,7 @@
 //! A front end turns bytes into an attempt, asks the [`gate`] and writes the verdict in its own words. It knows the gate
 //! and what is listed here, and no other front end.
 
+pub mod admin;
 pub mod admission;
 pub mod auth;
 pub mod gate;

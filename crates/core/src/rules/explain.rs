@@ -5,9 +5,11 @@
 mod text;
 
 use super::attempt::Attempt;
+use super::derive::DerivedValue;
 use super::domain::UnknownDomain;
 use super::model::{Condition, CounterId, Dimension, Mode, Rule, RuleSet, Terms, Variant};
 use super::model::{CostOrigin, LimitOrigin};
+use super::plan::NO_ROWS;
 use super::ratelimit::DescriptorMatch;
 use super::verdict::{Ruling, Verdict};
 use crate::decision::Cost;
@@ -20,6 +22,8 @@ pub struct Explanation<'r> {
     pub verdict: Verdict<'r>,
     /// One trace per rule, in file order.
     pub traces: Vec<RuleTrace<'r>>,
+    /// The attributes that are derived, whether or not rules use them.
+    pub derived: Vec<DerivedValue<'r>>,
     /// The reason no rule can match, if the attempt's domain has none.
     pub unknown_domain: Option<UnknownDomain>,
 }
@@ -103,6 +107,7 @@ pub enum SkipReason<'r> {
 
 /// Builds the traces of rules that matched.
 struct TraceBuilder<'a, 'r, K> {
+    rules: &'r RuleSet,
     attempt: &'a Attempt<'a>,
     /// The rulings not assigned yet. They are in rule order, so those of the next rule are at the front.
     rulings: &'a [Ruling<'r>],
@@ -117,23 +122,31 @@ impl RuleSet {
         verdict: Verdict<'r>,
         key: impl FnMut(CounterId, &[&[u8]]) -> String,
     ) -> Explanation<'r> {
+        let derived_values = self.derived_values(attempt);
+        let derived = self.derive(attempt);
+        let attempt = &Attempt {
+            attributes: derived.as_deref().unwrap_or(attempt.attributes),
+            ..*attempt
+        };
         let descriptor_match = self.match_descriptor(attempt);
         let mut builder = TraceBuilder {
+            rules: self,
             attempt,
             rulings: &verdict.rulings,
             key,
         };
-        let trace = |rule: &'r Rule| RuleTrace {
+        let trace = |(rule, index): (&'r Rule, u32)| RuleTrace {
             rule,
             rule_match: match rule.descriptor {
-                None => rule.trace(&mut builder),
+                None => rule.trace(index, &mut builder),
                 Some(_) => rule.trace_descriptor(descriptor_match.as_ref(), &mut builder),
             },
         };
-        let traces = self.rules.iter().map(trace).collect();
+        let traces = self.rules.iter().zip(0..).map(trace).collect();
         Explanation {
             verdict,
             traces,
+            derived: derived_values,
             unknown_domain: self.unknown_domain(attempt.domain),
         }
     }
@@ -142,6 +155,7 @@ impl RuleSet {
 impl Rule {
     fn trace<'r>(
         &'r self,
+        index: u32,
         builder: &mut TraceBuilder<'_, 'r, impl FnMut(CounterId, &[&[u8]]) -> String>,
     ) -> RuleMatch<'r> {
         let attempt = builder.attempt;
@@ -157,7 +171,7 @@ impl Rule {
         });
         let values = names.zip(subject.values());
         let values = values.map(|(dimension, value)| ((&*dimension.attribute).into(), dimension.printable(value)));
-        RuleMatch::Matched(builder.matched_rule(self, values.collect(), &subject.parts()))
+        RuleMatch::Matched(builder.matched_rule((self, index), values.collect(), &subject.parts()))
     }
 
     /// A descriptor matches if the entries lead to it, whatever its conditions would match in another order.
@@ -172,7 +186,7 @@ impl Rule {
                 let values = descriptor.counted_values(attempt.attributes);
                 let values = values.map(|(name, value)| (printable(name.as_bytes()).into(), printable(value)));
                 let (values, name) = (values.collect(), descriptor.counter_name(attempt));
-                RuleMatch::Matched(builder.matched_rule(self, values, &descriptor.key_parts(attempt, &name)))
+                RuleMatch::Matched(builder.matched_rule((self, NO_ROWS), values, &descriptor.key_parts(attempt, &name)))
             }
             _ if *self.domain != *attempt.domain => RuleMatch::Skipped(vec![SkipReason::Domain {
                 actual: printable(attempt.domain.as_bytes()),
@@ -212,12 +226,12 @@ impl<'r, K: FnMut(CounterId, &[&[u8]]) -> String> TraceBuilder<'_, 'r, K> {
     /// Returns how a rule matched for the subject of these parts, with its rulings.
     fn matched_rule(
         &mut self,
-        rule: &'r Rule,
+        (rule, index): (&'r Rule, u32),
         subject: Vec<(Cow<'r, str>, String)>,
         parts: &[&[u8]],
     ) -> MatchedRule<'r> {
         let variant = rule.variant_of(parts);
-        let (terms, origin) = rule.selector(variant).terms(self.attempt);
+        let (terms, origin) = self.rules.terms(rule, index, variant, self.attempt);
         let is_of_rule = |ruling: &&Ruling<'r>| std::ptr::eq(ruling.rule, rule);
         let count = self.rulings.iter().take_while(is_of_rule).count();
         let (rulings, others) = self.rulings.split_at_checked(count).unwrap_or_default();
@@ -272,7 +286,7 @@ impl RuleMatch<'_> {
 }
 
 /// Renders a value as printable text: control characters are escaped, and long values are truncated.
-fn printable(value: &[u8]) -> String {
+pub(super) fn printable(value: &[u8]) -> String {
     truncate(&String::from_utf8_lossy(value))
 }
 

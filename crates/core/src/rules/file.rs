@@ -6,7 +6,7 @@
 pub(super) mod algorithm;
 mod cost;
 mod expressions;
-mod limits;
+pub(super) mod limits;
 mod rule;
 mod when;
 

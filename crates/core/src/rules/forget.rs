@@ -19,7 +19,7 @@ pub struct UnknownRule {
 impl RuleSet {
     /// Returns all counters of the subject that `attempt` names, in both variants of experiments.
     ///
-    /// A rule is included if all its `per` attributes are given and no given attribute contradicts a condition; a
+    /// Attributes are derived from those that are given. A rule is included if all its `per` attributes are given and no given attribute contradicts a condition; a
     /// descriptor is included if the attempt itself matches it. Rules without `per` have one global counter and are
     /// included only by name: by the rule's id, or by the name of one window, which is then the only one. A name
     /// excludes all other rules.
@@ -32,6 +32,11 @@ impl RuleSet {
         named: Option<&str>,
         mut key: impl FnMut(CounterId, &[&[u8]]) -> K,
     ) -> Result<Vec<(K, &'r Limit)>, UnknownRule> {
+        let derived = self.derive_for_subject(attempt);
+        let attempt = &Attempt {
+            attributes: derived.as_deref().unwrap_or(attempt.attributes),
+            ..*attempt
+        };
         if let Some(name) = named
             && !self.names(attempt.domain).any(|known| known == name)
         {
@@ -43,7 +48,7 @@ impl RuleSet {
         }
         let descriptor_match = self.match_descriptor(attempt);
         let mut found = Vec::new();
-        for (counter, index) in self.counters.iter().zip(0..) {
+        for (counter, index) in self.counters.iter().chain(self.added_counters.iter()).zip(0..) {
             let Some(rule) = self.rules.get(counter.rule as usize) else {
                 continue;
             };
@@ -77,7 +82,8 @@ impl RuleSet {
     /// The names of all rules and windows of a domain, with duplicates.
     fn names<'r>(&'r self, domain: &str) -> impl Iterator<Item = &'r str> {
         let rules = self.rules.iter().map(|rule| (&*rule.domain, &*rule.id));
-        let windows = self.counters.iter().filter_map(|counter| {
+        let counters = self.counters.iter().chain(self.added_counters.iter());
+        let windows = counters.filter_map(|counter| {
             let name = counter.window_name.as_deref()?;
             Some((&*counter.domain, name))
         });

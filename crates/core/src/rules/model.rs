@@ -1,15 +1,19 @@
 //! The compiled rules: valid, complete, immutable.
 //!
 //! `model/rule.rs` holds the types; `model/selector.rs` selects the limit and the cost for an attempt;
-//! `model/cost.rs` holds costs by condition; `model/counting.rs` counts denied attempts and relates rules to each other.
+//! `model/cost.rs` holds costs by condition; `model/counting.rs` counts denied attempts and relates rules to each other;
+//! `model/meaning.rs` compares rules by meaning.
 
 mod cost;
 mod counting;
+mod meaning;
 mod rule;
 mod selector;
 
 pub use cost::{CostCase, CostCases, CostOrigin};
 pub use counting::{Counting, Group};
+pub use meaning::OverrideTerms;
+pub(in crate::rules) use rule::LimitGrammar;
 pub(crate) use rule::{By, Overrides};
 pub use rule::{
     Condition, CostSource, CounterId, CounterSpec, Dimension, Experiment, LimitSelector, Mode, Rule, RuleSet, Terms,

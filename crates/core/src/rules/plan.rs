@@ -58,8 +58,21 @@ pub enum Undecided {
 
 impl RuleSet {
     /// Plans the charges of an attempt. `key` returns the store's key of a counter for the subject of these parts.
+    /// Derived attributes are added before.
     #[inline]
-    pub fn plan<K>(&self, attempt: &Attempt<'_>, mut key: impl FnMut(CounterId, &[&[u8]]) -> K) -> Plan<'_, K> {
+    pub fn plan<K>(&self, attempt: &Attempt<'_>, key: impl FnMut(CounterId, &[&[u8]]) -> K) -> Plan<'_, K> {
+        if !self.derivation.is_empty()
+            && let Some(attributes) = self.derive(attempt)
+        {
+            let attributes = &attributes;
+            return self.plan_given(&Attempt { attributes, ..*attempt }, key);
+        }
+        self.plan_given(attempt, key)
+    }
+
+    /// Plans the charges of an attempt that has its derived attributes.
+    #[inline]
+    fn plan_given<K>(&self, attempt: &Attempt<'_>, mut key: impl FnMut(CounterId, &[&[u8]]) -> K) -> Plan<'_, K> {
         let Lookup { candidates, lacks_key } = self.index.lookup(attempt);
         let mut plan = Plan {
             // Most candidates match, in one window.
@@ -75,14 +88,18 @@ impl RuleSet {
                 && rule.holds_except(candidate.proven, attempt)
             {
                 match rule.subject(attempt) {
-                    Some(subject) => plan.add(rule, attempt, &subject.parts(), &mut key),
+                    Some(subject) => {
+                        let matched = (self, rule, candidate.rule);
+                        plan.add(matched, attempt, &subject.parts(), &mut key);
+                    }
                     None => plan.lacks_key = true,
                 }
             }
         }
         if let Some((rule, found)) = self.match_descriptor(attempt) {
             let name = found.counter_name(attempt);
-            plan.add(rule, attempt, &found.key_parts(attempt, &name), &mut key);
+            let matched = (self, rule, NO_ROWS);
+            plan.add(matched, attempt, &found.key_parts(attempt, &name), &mut key);
             if let Counting::Always { capacity: limit } = rule.counting
                 && let Some(charge) = plan.lines.last_mut().and_then(|line| line.charge.as_mut())
             {
@@ -96,6 +113,16 @@ impl RuleSet {
     /// attributes: their indices in [`RuleSet::rules`], in order. Takes as long as planning an attempt that has them.
     #[cold]
     pub fn missing_keys(&self, attempt: &Attempt<'_>) -> Vec<usize> {
+        match self.derive(attempt) {
+            None => self.missing_keys_given(attempt),
+            Some(attributes) => self.missing_keys_given(&Attempt {
+                attributes: &attributes,
+                ..*attempt
+            }),
+        }
+    }
+
+    fn missing_keys_given(&self, attempt: &Attempt<'_>) -> Vec<usize> {
         let found = self.index.lookup(attempt).candidates;
         let candidates = found.iter().map(|candidate| candidate.rule);
         let is_missing = |index: &u32| {
@@ -127,17 +154,18 @@ impl RuleSet {
 }
 
 impl<'r, K> Plan<'r, K> {
-    /// Adds the lines of a rule whose conditions hold, for the subject of these parts.
+    /// Adds the lines of a rule whose conditions hold, given with its set and its index there, for the subject of these
+    /// parts.
     #[inline]
     fn add(
         &mut self,
-        rule: &'r Rule,
+        (rules, rule, index): (&'r RuleSet, &'r Rule, u32),
         attempt: &Attempt<'_>,
         parts: &[&[u8]],
         key: &mut impl FnMut(CounterId, &[&[u8]]) -> K,
     ) {
         let variant = rule.variant_of(parts);
-        let (terms, _) = rule.selector(variant).terms(attempt);
+        let (terms, _) = rules.terms(rule, index, variant, attempt);
         let (cost, validity) = rule.cost(attempt);
         self.invalid_costs += u32::from(validity == CostValidity::Invalid);
         let line = |window, charge| Line {
@@ -158,7 +186,7 @@ impl<'r, K> Plan<'r, K> {
                 limit: rule.counting.charged_limit(&window.limit),
                 cost,
                 policy: rule.policy(),
-                on_failure: rule.on_store_failure,
+                on_failure: rules.failure_policy_of(rule),
             };
             self.lines.push(line(Some(window), Some(PlannedCharge::new(charge))));
         }
@@ -260,6 +288,9 @@ impl Rule {
         }
     }
 }
+
+/// The index of a rule that has no rows.
+pub(super) const NO_ROWS: u32 = u32::MAX;
 
 #[cfg(test)]
 mod tests;

@@ -8,6 +8,7 @@ mod leases;
 mod model;
 mod payments;
 mod ratelimit;
+mod rows;
 mod subjects;
 
 use std::sync::Arc;

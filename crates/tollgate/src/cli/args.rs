@@ -106,7 +106,7 @@ pub(crate) fn exit_code(allowed: bool) -> ExitCode {
     ExitCode::from(if allowed { EXIT_OK } else { EXIT_DENIED })
 }
 
-fn attribute(input: &str) -> Result<(String, String), String> {
+pub(super) fn attribute(input: &str) -> Result<(String, String), String> {
     match input.split_once('=') {
         Some(("", _)) => Err("missing name before `=`; write for example merchant=m_1".into()),
         Some((name, value)) => Ok((name.into(), value.into())),
@@ -125,7 +125,8 @@ mod tests {
     fn an_error_is_the_servers_own_text_and_a_next_step() {
         let text = |status: StatusCode, body: &'static str| {
             let body = hyper::body::Bytes::from(body);
-            ServerResponse { status, body }.error_text()
+            let headers = hyper::HeaderMap::new();
+            ServerResponse { status, headers, body }.error_text()
         };
         let unavailable = StatusCode::SERVICE_UNAVAILABLE;
         assert_eq!(

@@ -158,6 +158,7 @@ mod tests {
     fn rendered(body: &Value) -> String {
         let response = ServerResponse {
             status: StatusCode::OK,
+            headers: hyper::HeaderMap::new(),
             body: Bytes::from(body.to_string()),
         };
         render(&response).expect("the body has a verdict").0
@@ -242,6 +243,7 @@ mod tests {
         for body in ["", "[]", "{}", "{\"allowed\":\"yes\"}", "<html>"] {
             let response = ServerResponse {
                 status: StatusCode::OK,
+                headers: hyper::HeaderMap::new(),
                 body: Bytes::from(body),
             };
             assert!(render(&response).is_none(), "{body}");

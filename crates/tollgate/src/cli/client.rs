@@ -3,9 +3,9 @@
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
-use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue};
 use hyper::http::uri::Authority;
-use hyper::{Request, StatusCode, Uri};
+use hyper::{Method, Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -44,6 +44,7 @@ pub(crate) struct ServerArgs {
 #[derive(Debug)]
 pub(crate) struct ServerResponse {
     pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
 }
 
@@ -58,6 +59,27 @@ pub(crate) enum OutputFormat {
     Text,
 }
 
+/// One request to a server, before it has an address.
+pub(crate) struct Call {
+    pub(crate) method: Method,
+    /// The path with its query.
+    pub(crate) path: String,
+    pub(crate) headers: Vec<(HeaderName, String)>,
+    pub(crate) body: Bytes,
+    /// The timeout of the request, connecting included.
+    pub(crate) timeout: Duration,
+}
+
+/// A server and the credential for it.
+pub(crate) struct Endpoint<'a> {
+    pub(crate) url: &'a str,
+    pub(crate) token: Option<String>,
+    /// Certificate authorities to trust instead of the system's.
+    pub(crate) ca: Option<&'a Path>,
+    /// The flag and the variable that set the address, for messages.
+    pub(crate) address_source: &'static str,
+}
+
 impl ServerArgs {
     /// Posts JSON to a path of the server and returns its response.
     pub(crate) fn post(
@@ -66,71 +88,103 @@ impl ServerArgs {
         body: &serde_json::Value,
         format: OutputFormat,
     ) -> Result<ServerResponse, ClientError> {
+        let source = "--token-file, TOLLGATE_TOKEN_FILE, TOLLGATE_TOKEN";
+        let endpoint = Endpoint {
+            url: &self.url,
+            token: read_token(self.token.as_deref(), self.token_file.as_deref(), source)?,
+            ca: self.ca.as_deref(),
+            address_source: "--url or TOLLGATE_URL",
+        };
+        endpoint.call(Call {
+            method: Method::POST,
+            path: path.to_owned(),
+            headers: vec![
+                (CONTENT_TYPE, "application/json".to_owned()),
+                (ACCEPT, format.media_type().to_owned()),
+            ],
+            body: Bytes::from(body.to_string()),
+            timeout: REQUEST_TIMEOUT,
+        })
+    }
+}
+
+/// The token itself, or the first line of its file. `source` names the ways to give one.
+pub(crate) fn read_token(
+    token: Option<&str>,
+    file: Option<&Path>,
+    source: &str,
+) -> Result<Option<String>, ClientError> {
+    // Deployment tools set variables that they have no value for.
+    let token = token.filter(|token| !token.trim().is_empty());
+    let file = match (token, file) {
+        (Some(_), Some(_)) => {
+            let text = format!("both a token and a token file are given; keep one of {source}");
+            return Err(ClientError(text));
+        }
+        (token, None) => return Ok(token.map(str::to_owned)),
+        (None, Some(file)) => file,
+    };
+    let failure = |text: &dyn fmt::Display| ClientError(format!("token file {}: {text}", file.display()));
+    let mut text = String::new();
+    let read = std::fs::File::open(file).and_then(|file| file.take(TOKEN_BYTES_MAX).read_to_string(&mut text));
+    read.map_err(|error| failure(&error))?;
+    match text.lines().next().map(str::trim) {
+        Some(token) if !token.is_empty() => Ok(Some(token.to_owned())),
+        _ => Err(failure(&"its first line is empty; write the token into it")),
+    }
+}
+
+impl Endpoint<'_> {
+    /// Makes one request.
+    pub(crate) fn call(&self, call: Call) -> Result<ServerResponse, ClientError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|error| ClientError(format!("cannot start a runtime: {error}")))?;
+        let timeout = call.timeout;
         runtime.block_on(async {
-            let request = self.exchange(path, body.to_string(), format);
-            tokio::time::timeout(REQUEST_TIMEOUT, request)
+            tokio::time::timeout(timeout, self.exchange(call))
                 .await
                 .unwrap_or_else(|_| {
                     Err(ClientError(format!(
                         "{} did not respond within {} seconds; is this URL a tollgate server?",
                         self.url,
-                        REQUEST_TIMEOUT.as_secs()
+                        timeout.as_secs()
                     )))
                 })
         })
     }
 
-    /// The token itself, or the first line of its file.
-    fn token(&self) -> Result<Option<String>, ClientError> {
-        // Deployment tools set variables that they have no value for.
-        let token = self.token.as_ref().filter(|token| !token.trim().is_empty());
-        let file = match (token, &self.token_file) {
-            (Some(_), Some(_)) => {
-                let text = "both a token and a token file are given; keep one of --token-file, TOLLGATE_TOKEN_FILE, TOLLGATE_TOKEN";
-                return Err(ClientError(text.into()));
-            }
-            (token, None) => return Ok(token.cloned()),
-            (None, Some(file)) => file,
-        };
-        let failure = |text: &dyn fmt::Display| ClientError(format!("token file {}: {text}", file.display()));
-        let mut text = String::new();
-        let read = std::fs::File::open(file).and_then(|file| file.take(TOKEN_BYTES_MAX).read_to_string(&mut text));
-        read.map_err(|error| failure(&error))?;
-        match text.lines().next().map(str::trim) {
-            Some(token) if !token.is_empty() => Ok(Some(token.to_owned())),
-            _ => Err(failure(&"its first line is empty; write the token into it")),
-        }
-    }
-
-    async fn exchange(&self, path: &str, body: String, format: OutputFormat) -> Result<ServerResponse, ClientError> {
-        let target = Target::parse(&self.url)?;
-        let mut request = Request::post(format!("{}{path}", target.base))
-            .header(CONTENT_TYPE, "application/json")
+    async fn exchange(&self, call: Call) -> Result<ServerResponse, ClientError> {
+        let target = Target::parse(self.url)?;
+        let invalid = |error: &dyn fmt::Display| ClientError(format!("{}: {error}", self.url));
+        let mut request = Request::builder()
+            .method(call.method)
+            .uri(format!("{}{}", target.base, call.path))
             .header(HOST, &target.host)
-            .header(ACCEPT, format.media_type())
-            .body(Full::new(Bytes::from(body)))
-            .map_err(|error| ClientError(format!("{}: {error}", self.url)))?;
-        if let Some(token) = self.token()? {
+            .body(Full::new(call.body))
+            .map_err(|error| invalid(&error))?;
+        for (name, value) in call.headers {
+            let value = HeaderValue::try_from(value).map_err(|error| invalid(&error))?;
+            request.headers_mut().insert(name, value);
+        }
+        if let Some(token) = &self.token {
             let mut value = HeaderValue::try_from(format!("Bearer {}", token.trim()))
                 .map_err(|_| ClientError("the token has characters that are not allowed in a header".into()))?;
             value.set_sensitive(true);
             request.headers_mut().insert(AUTHORIZATION, value);
         }
         match &target.transport {
-            Transport::Plain(authority) => self.send(connect(authority, &self.url).await?, request).await,
+            Transport::Plain(authority) => self.send(self.connect(authority).await?, request).await,
             Transport::Tls(authority, name) => {
-                let roots = roots(self.ca.as_deref())?;
+                let roots = roots(self.ca)?;
                 let provider = Arc::new(rustls::crypto::ring::default_provider());
                 let config = ClientConfig::builder_with_provider(provider)
                     .with_safe_default_protocol_versions()
                     .map_err(|error| ClientError(error.to_string()))?
                     .with_root_certificates(roots)
                     .with_no_client_auth();
-                let stream = connect(authority, &self.url).await?;
+                let stream = self.connect(authority).await?;
                 let stream = tokio_rustls::TlsConnector::from(Arc::new(config))
                     .connect(name.clone(), stream)
                     .await
@@ -146,10 +200,23 @@ impl ServerArgs {
             Transport::Unix(path) => {
                 let stream = tokio::net::UnixStream::connect(path)
                     .await
-                    .map_err(|error| connect_error(&self.url, &error))?;
+                    .map_err(|error| self.connect_error(&error))?;
                 self.send(stream, request).await
             }
         }
+    }
+
+    async fn connect(&self, authority: &str) -> Result<TcpStream, ClientError> {
+        TcpStream::connect(authority)
+            .await
+            .map_err(|error| self.connect_error(&error))
+    }
+
+    fn connect_error(&self, error: &std::io::Error) -> ClientError {
+        ClientError(format!(
+            "cannot connect to {}: {error}; is the server running (`tollgate serve`)? set another address with {}",
+            self.url, self.address_source
+        ))
     }
 
     async fn send<S>(&self, stream: S, request: Request<Full<Bytes>>) -> Result<ServerResponse, ClientError>
@@ -173,13 +240,17 @@ impl ServerArgs {
             .send_request(request)
             .await
             .map_err(|error| interrupted(&error))?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), RESPONSE_BYTES_MAX)
+        let (parts, body) = response.into_parts();
+        let body = Limited::new(body, RESPONSE_BYTES_MAX)
             .collect()
             .await
             .map_err(|error| interrupted(&error))?
             .to_bytes();
-        Ok(ServerResponse { status, body })
+        Ok(ServerResponse {
+            status: parts.status,
+            headers: parts.headers,
+            body,
+        })
     }
 }
 
@@ -283,18 +354,6 @@ fn port(authority: &Authority) -> Result<Option<u16>, &'static str> {
         Ok(number @ 1..) if is_number => Ok(Some(number)),
         _ => Err("the port must be a number from 1 to 65535"),
     }
-}
-
-async fn connect(authority: &str, url: &str) -> Result<TcpStream, ClientError> {
-    TcpStream::connect(authority)
-        .await
-        .map_err(|error| connect_error(url, &error))
-}
-
-fn connect_error(url: &str, error: &std::io::Error) -> ClientError {
-    ClientError(format!(
-        "cannot connect to {url}: {error}; is the server running (`tollgate serve`)? set another address with --url or TOLLGATE_URL"
-    ))
 }
 
 fn roots(ca: Option<&Path>) -> Result<RootCertStore, ClientError> {

@@ -1,6 +1,16 @@
-//! `tollgate rules`: validates and converts rule files, without a server.
+//! `tollgate rules`: validates and converts rule files, without a server; plans, publishes and restores managed rules.
+//!
+//! This file has the commands without a server. `rules/apply.rs` plans and applies, `rules/publish.rs` pushes and rolls back,
+//! `rules/pull.rs` reads versions, `rules/live.rs` checks the live rules, `rules/files.rs` reads the files of a version.
+
+mod apply;
+mod files;
+mod live;
+mod publish;
+mod pull;
 
 use super::EXIT_OK;
+use super::admin::{AdminArgs, finish};
 use super::args::print;
 use crate::compat::ratelimit::merges_domains;
 use crate::config::{Sources, is_settings, read_text, schema, variables};
@@ -25,18 +35,40 @@ pub(crate) struct Rules {
 #[derive(Subcommand)]
 enum Command {
     /// Validates rule files, settings files and files of envoyproxy/ratelimit; exit code 0 valid, 1 errors
-    #[command(after_help = "Example:\n  tollgate rules check tollgate.yaml rules/*.yaml")]
+    #[command(
+        after_help = "Examples:\n  tollgate rules check tollgate.yaml rules/*.yaml\n  tollgate rules check --live"
+    )]
     Check {
         /// Files to check, or folders of them; rule files are checked as one set, files of envoyproxy/ratelimit as another
-        #[arg(required = true, value_name = "FILE")]
+        #[arg(required_unless_present = "live", value_name = "FILE")]
         files: Vec<PathBuf>,
         /// Allows several files of envoyproxy/ratelimit to share a domain, as MERGE_DOMAIN_CONFIG=true does
         #[arg(long)]
         merge_domains: bool,
-        /// Prints the problems as JSON
-        #[arg(long)]
-        json: bool,
+        /// Loads the live rules and override rows of a control plane with this program, before an upgrade to it
+        #[arg(long, conflicts_with_all = ["files", "merge_domains"])]
+        live: bool,
+        #[command(flatten)]
+        admin: AdminArgs,
     },
+    /// Prints what publishing these files would change; exit code 0 equal, 1 differs, 2 error
+    #[command(after_help = "Example:\n  tollgate rules diff rules/*.yaml --rows")]
+    Diff(apply::Diff),
+    /// Plans, asks, publishes, and waits until instances have it
+    #[command(after_help = "Example:\n  tollgate rules apply rules/*.yaml --reason 'lower the free plan'")]
+    Apply(apply::Apply),
+    /// Publishes a set from CI; refused if the live version was not pushed
+    #[command(after_help = "Example:\n  tollgate rules push rules/ --reason \"$SUBJECT\" --commit \"$SHA\"")]
+    Push(publish::Push),
+    /// Writes the files of a version back, byte for byte
+    #[command(after_help = "Example:\n  tollgate rules pull --to rules")]
+    Pull(pull::Pull),
+    /// Lists versions, or the changes of one rule
+    #[command(after_help = "Example:\n  tollgate rules history --rule merchant-plan")]
+    History(pull::History),
+    /// Publishes an earlier version again, as a new revision
+    #[command(after_help = "Example:\n  tollgate rules rollback 41 --reason 'checkout denied'")]
+    Rollback(publish::Rollback),
     /// Converts files of envoyproxy/ratelimit to rules, with comments where the meaning differs
     #[command(after_help = "Example:\n  tollgate rules import-envoy config/*.yaml > rules/imported.yaml")]
     ImportEnvoy {
@@ -55,8 +87,18 @@ impl Rules {
             Command::Check {
                 files,
                 merge_domains,
-                json,
-            } => check(&files, merge_domains || merges_domains(&variables()), json),
+                live,
+                admin,
+            } => match live {
+                true => finish(live::check(&admin)),
+                false => check(&files, merge_domains || merges_domains(&variables()), admin.json),
+            },
+            Command::Diff(diff) => finish(diff.run()),
+            Command::Apply(apply) => finish(apply.run()),
+            Command::Push(push) => finish(push.run()),
+            Command::Pull(pull) => finish(pull.run()),
+            Command::History(history) => finish(history.run()),
+            Command::Rollback(rollback) => finish(rollback.run()),
             Command::ImportEnvoy { files } => import_envoy(&files),
             Command::Schema => {
                 print(&format!("{:#}", schema()));

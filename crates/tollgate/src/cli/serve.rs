@@ -14,8 +14,9 @@ use self::front_ends::FrontEnds;
 use self::signals::Signals;
 use super::{EXIT_OK, fail};
 use crate::config::{Config, Sources, variables};
+use crate::control::{Control, ControlOptions, DatabaseChoice};
 use crate::reload::{LiveSettings, Reloader, error_lines, one_line, report_quarantined};
-use crate::rule_source::{ConfigLoader, ConfigSnapshot, FileSource};
+use crate::rule_source::{ConfigLoader, ConfigSnapshot, FileSource, SharedLoader};
 use crate::server::auth::tokens::Keyring;
 use crate::server::gate::{Gate, Phase};
 use crate::server::grpc::{self, GrpcSettings};
@@ -25,7 +26,8 @@ use crate::server::resp::{self, RespSettings};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify};
+use tokio::task::JoinHandle;
 use tollgate_limiter::core::problem::Problem;
 
 /// Arguments of `tollgate serve`.
@@ -132,6 +134,9 @@ async fn serve(loader: ConfigLoader, snapshot: ConfigSnapshot) -> Result<(), Str
         }
         () = store.wait_until_answered() => {}
     }
+    let loader = Arc::new(Mutex::new(loader));
+    let control = start_control(&config, &gate, &loader).await?;
+    let follower = tokio::spawn(control.clone().run());
     let source = FileSource::new(loader, Arc::clone(&reload_requested), move |snapshot| {
         live.apply(snapshot);
     });
@@ -168,13 +173,14 @@ async fn serve(loader: ConfigLoader, snapshot: ConfigSnapshot) -> Result<(), Str
             counters.deregister().await;
         })
     };
-    gate.advance_phase(Phase::Ready);
+    let readiness = advance_when_ready(&control, &gate);
     banner::print(front_ends.bound(), &config, &sample);
 
     let result = front_ends
         .run(&gate, &mut signals, &reload_requested, config.drain)
         .await;
-    for task in [Some(reloader), Some(maintenance), certificates].into_iter().flatten() {
+    let tasks = [Some(reloader), Some(maintenance), Some(follower), readiness, certificates];
+    for task in tasks.into_iter().flatten() {
         task.abort();
     }
     // A panic in it is logged, and the lease expires.
@@ -183,6 +189,31 @@ async fn serve(loader: ConfigLoader, snapshot: ConfigSnapshot) -> Result<(), Str
     result?;
     tracing::info!("stopped");
     closed
+}
+
+/// Starts the control plane with the rules of the disk or the database. Without either it costs nothing.
+async fn start_control(config: &Config, gate: &Arc<Gate>, loader: &SharedLoader) -> Result<Control, String> {
+    let (choice, options) = (DatabaseChoice::DataDir, ControlOptions::default());
+    let (gate, loader) = (Arc::clone(gate), Arc::clone(loader));
+    Control::start(&choice, &config.data_dir, options, gate, loader).await
+}
+
+/// Makes the server ready: at once, or in the returned task once the managed rules are in use.
+fn advance_when_ready(control: &Control, gate: &Arc<Gate>) -> Option<JoinHandle<()>> {
+    if !control.is_waiting() {
+        gate.advance_phase(Phase::Ready);
+        return None;
+    }
+    let error = control.status().error.unwrap_or_else(|| "the database does not answer".to_owned());
+    tracing::warn!(error, "waiting for rules; not ready until they are there, or `control.start_without` is set");
+    gate.mark_rules_missing(&format!("waiting for rules: {error}"));
+    let (control, gate) = (control.clone(), Arc::clone(gate));
+    Some(tokio::spawn(async move {
+        control.wait_ready().await;
+        gate.mark_rules_present();
+        gate.advance_phase(Phase::Ready);
+        tracing::info!("managed rules are in use; ready");
+    }))
 }
 
 /// Reports the files that a server starts without.

@@ -1,5 +1,5 @@
-//! The only file that reads the environment for settings. Clap reads `TOLLGATE_URL`, `TOLLGATE_TOKEN` and
-//! `TOLLGATE_TOKEN_FILE`, for the commands that call a server.
+//! The only file that reads the environment for settings. Clap reads `TOLLGATE_URL`, `TOLLGATE_TOKEN`,
+//! `TOLLGATE_TOKEN_FILE`, `TOLLGATE_ADMIN_URL` and `TOLLGATE_ADMIN_TOKEN`, for the commands that call a server.
 
 use crate::compat::ratelimit::env;
 

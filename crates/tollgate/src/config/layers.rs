@@ -374,7 +374,7 @@ pub const DEFAULT_FILE: &str = "tollgate.yaml";
 const RELOADABLE: [&str; 3] = ["rules", "rules_files", ratelimit::SETTING];
 
 /// Variables of the commands that call a server.
-const CLIENT_VARIABLES: [&str; 3] = ["URL", "TOKEN", "TOKEN_FILE"];
+const CLIENT_VARIABLES: [&str; 5] = ["URL", "TOKEN", "TOKEN_FILE", "ADMIN_URL", "ADMIN_TOKEN"];
 
 const SHORTHANDS: [(&str, &str); 2] = [("store", "url"), (ratelimit::SETTING, "files")];
 
@@ -445,6 +445,8 @@ mod tests {
             "TOLLGATE_URL",
             "TOLLGATE_TOKEN",
             "TOLLGATE_TOKEN_FILE",
+            "TOLLGATE_ADMIN_URL",
+            "TOLLGATE_ADMIN_TOKEN",
             "TOLLGATE_PORT",
             "TOLLGATE_PORT_8080_TCP_ADDR",
             "TOLLGATE_SERVICE_HOST",

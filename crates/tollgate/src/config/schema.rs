@@ -34,7 +34,7 @@ mod tests {
     use super::*;
     use crate::compat::ratelimit;
     use crate::compat::ratelimit::files::RATELIMIT_KEYS;
-    use crate::config::{KEYS, server, store};
+    use crate::config::{KEYS, derive, server, store};
     use crate::server::auth::tokens::Rights;
     use crate::server::http::{Dialect, Gateway};
 
@@ -76,6 +76,7 @@ mod tests {
             ),
             (&ratelimit_keys, &RATELIMIT_KEYS),
             (&format!("{ratelimit_keys}/counters/properties"), &store::COUNTERS),
+            ("/$defs/settings/properties/derive/additionalProperties/properties", &derive::KEYS),
             ("/$defs/right/enum", &rights),
             ("/$defs/dialect/enum", &[&dialects[..], &["none"]].concat()),
         ] {

@@ -2,6 +2,7 @@
 
 use super::file_pattern::{FILES_MAX, FilePattern, RulesFormat};
 use super::file_stamps::FileStamps;
+use super::managed::{ManagedFiles, RowLayer};
 use super::quarantine::LastGood;
 use super::source_texts::{ConfigSnapshot, SourceTexts, redact};
 use super::{Revision, RuleSource, RulesUpdate, SourceError};
@@ -11,9 +12,9 @@ use sha2::{Digest, Sha256};
 use std::collections::HashSet;
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use tollgate_limiter::core::problem::{Location, Problem, Problems};
 use tollgate_limiter::core::yaml::{self, Node, NodeKind};
@@ -21,12 +22,15 @@ use tollgate_limiter::core::yaml::{self, Node, NodeKind};
 /// The rule source of a server without a control plane. Files are polled, and read on a blocking thread, one reload at a
 /// time.
 pub struct FileSource {
-    loader: Arc<Mutex<ConfigLoader>>,
+    loader: SharedLoader,
     requested: Arc<Notify>,
     ticker: Interval,
     on_settings: Arc<dyn Fn(&ConfigSnapshot) + Send + Sync>,
     revision: Revision,
 }
+
+/// A loader of several rule sources. It is locked from compiling to installing, so that no source installs rules over newer ones.
+pub type SharedLoader = Arc<Mutex<ConfigLoader>>;
 
 /// Reads settings and rules, again and again.
 #[derive(Debug)]
@@ -41,7 +45,13 @@ pub struct ConfigLoader {
     /// texts are compared once more.
     needs_recheck: bool,
     texts: Option<SourceTexts>,
+    /// The last texts that could be compiled, for a managed layer that changes while a file is broken.
+    good_texts: Option<SourceTexts>,
+    /// Counts the texts that could be compiled.
+    generation: u64,
     last_good: LastGood,
+    managed: ManagedFiles,
+    row_layer: Option<Arc<dyn RowLayer>>,
 }
 
 #[derive(Clone, Copy)]
@@ -57,14 +67,14 @@ impl FileSource {
     /// A source over a loader that has loaded once. A notification of `requested` reloads even if nothing changed.
     /// `on_settings` sees every snapshot before its rules are delivered.
     pub fn new(
-        loader: ConfigLoader,
+        loader: SharedLoader,
         requested: Arc<Notify>,
         on_settings: impl Fn(&ConfigSnapshot) + Send + Sync + 'static,
     ) -> Self {
         let mut ticker = interval(Self::INTERVAL);
         ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
-            loader: Arc::new(Mutex::new(loader)),
+            loader,
             requested,
             ticker,
             on_settings: Arc::new(on_settings),
@@ -80,10 +90,9 @@ impl RuleSource for FileSource {
                 _ = self.ticker.tick() => Trigger::Interval,
                 () = self.requested.notified() => Trigger::Request,
             };
-            let loader = Arc::clone(&self.loader);
+            let mut loader = Arc::clone(&self.loader).lock_owned().await;
             let on_settings = Arc::clone(&self.on_settings);
             let result = tokio::task::spawn_blocking(move || {
-                let mut loader = loader.lock().unwrap_or_else(PoisonError::into_inner);
                 let loaded = match trigger {
                     Trigger::Interval => loader.load_if_changed(),
                     Trigger::Request => Some(loader.load()),
@@ -91,17 +100,18 @@ impl RuleSource for FileSource {
                 if let Some(Ok(snapshot)) = &loaded {
                     on_settings(snapshot);
                 }
-                loaded
+                loaded.map(|loaded| loaded.map(|snapshot| (snapshot, loader)))
             });
             match result.await {
                 Ok(None) => {}
-                Ok(Some(Ok(snapshot))) => {
+                Ok(Some(Ok((snapshot, loader)))) => {
                     self.revision.number += 1;
                     return Ok(RulesUpdate {
                         rules: snapshot.rules,
                         warnings: snapshot.warnings,
                         quarantined: snapshot.quarantined,
                         revision: self.revision,
+                        lock: Some(loader),
                     });
                 }
                 Ok(Some(Err(problems))) => return Err(SourceError::Invalid(problems)),
@@ -132,8 +142,50 @@ impl ConfigLoader {
             stamps: FileStamps::default(),
             needs_recheck: false,
             texts: None,
+            good_texts: None,
+            generation: 0,
             last_good: LastGood::default(),
+            managed: None,
+            row_layer: None,
         }
+    }
+
+    /// Sets the layer of rows and attributes, which every set gets that is loaded from now on.
+    pub fn set_row_layer(&mut self, rows: Arc<dyn RowLayer>) {
+        self.row_layer = Some(rows);
+    }
+
+    /// Sets the managed files of sets that are loaded from now on.
+    pub fn set_managed(&mut self, files: ManagedFiles) {
+        if let Some(texts) = &mut self.good_texts {
+            texts.managed.clone_from(&files);
+        }
+        self.managed = files;
+    }
+
+    /// Counts the file layers that could be used: a set that was rejected may fit the next one.
+    pub const fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The digest of the last file layer that could be used.
+    pub fn file_digest(&self) -> [u8; 32] {
+        self.good_texts.as_ref().map(SourceTexts::digest).unwrap_or_default()
+    }
+
+    /// Compiles the last file layer that could be used with these managed files, without rows. Nothing is read, and nothing changes.
+    ///
+    /// # Errors
+    /// Every problem of the rules.
+    pub fn compile_managed(&self, files: ManagedFiles) -> Result<ConfigSnapshot, Vec<Problem>> {
+        let texts = self.good_texts.clone().unwrap_or_else(SourceTexts::empty);
+        redact(
+            SourceTexts {
+                managed: files,
+                ..texts
+            }
+            .compile(),
+        )
     }
 
     /// Reads everything.
@@ -145,12 +197,13 @@ impl ConfigLoader {
         let is_first = self.texts.is_none();
         let snapshot = match self.compile(&texts) {
             Err(problems) if is_first && texts.may_start_without_ratelimit() => {
+                self.good_texts = Some(texts.without_ratelimit());
                 texts.compile_without_ratelimit(problems)
             }
             snapshot => snapshot,
         };
         self.texts = Some(texts);
-        redact(snapshot)
+        redact(snapshot).map(|snapshot| self.with_rows(snapshot))
     }
 
     /// Reads everything again if a file has changed since the last reading. `None` if none has.
@@ -166,16 +219,32 @@ impl ConfigLoader {
         }
         let snapshot = redact(self.compile(&texts));
         self.texts = Some(texts);
-        Some(snapshot)
+        Some(snapshot.map(|snapshot| self.with_rows(snapshot)))
+    }
+
+    /// Adds the layer of rows.
+    fn with_rows(&self, snapshot: ConfigSnapshot) -> ConfigSnapshot {
+        match &self.row_layer {
+            None => snapshot,
+            Some(rows) => ConfigSnapshot {
+                rules: rows.amend(snapshot.rules, self.file_digest()),
+                ..snapshot
+            },
+        }
     }
 
     /// Compiles texts, with broken files quarantined if the settings ask for it.
     fn compile(&mut self, texts: &SourceTexts) -> Result<ConfigSnapshot, Vec<Problem>> {
-        if !texts.isolates_files() {
-            return texts.compile();
-        }
-        let (files, quarantined) = self.last_good.substitute(&texts.files);
-        let snapshot = SourceTexts { files, ..texts.clone() }.compile()?;
+        let (texts, quarantined) = match texts.isolates_files() {
+            false => (texts.clone(), Vec::new()),
+            true => {
+                let (files, quarantined) = self.last_good.substitute(&texts.files);
+                (SourceTexts { files, ..texts.clone() }, quarantined)
+            }
+        };
+        let snapshot = texts.compile()?;
+        self.good_texts = Some(texts);
+        self.generation += 1;
         Ok(ConfigSnapshot {
             quarantined,
             ..snapshot
@@ -244,6 +313,7 @@ impl ConfigLoader {
             secrets,
             problems: problems.sorted(),
             ratelimit_problems: ratelimit_problems.sorted(),
+            managed: self.managed.clone(),
         }
     }
 }

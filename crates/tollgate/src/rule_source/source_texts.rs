@@ -1,15 +1,17 @@
 //! The texts of settings and rule files as read at one moment, and compiling them.
 
 use super::file_pattern::{RuleFile, RulesFormat};
+use super::managed::{self, ManagedFiles};
 use crate::compat::ratelimit::{self, files::RatelimitRules};
 use crate::config::{Config, IPV6_PREFIX, RawSettings, without_snippet};
+use sha2::{Digest, Sha256};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tollgate_limiter::core::Limit;
 use tollgate_limiter::core::problem::{Location, Origin, Problem, Problems};
 use tollgate_limiter::core::rules::ratelimit::DescriptorFiles;
 use tollgate_limiter::core::rules::{self, Attempt, CounterSpec, Mode, Rule, RuleSet, RulesParser};
-use tollgate_limiter::core::yaml;
+use tollgate_limiter::core::yaml::{self, Node, NodeKind};
 
 /// Settings and rules of one moment.
 #[derive(Debug)]
@@ -39,9 +41,23 @@ pub(super) struct SourceTexts {
     pub(super) problems: Vec<Problem>,
     /// Problems of the patterns of `ratelimit` files.
     pub(super) ratelimit_problems: Vec<Problem>,
+    /// The files of the live version.
+    pub(super) managed: ManagedFiles,
 }
 
 impl SourceTexts {
+    /// Settings that cannot be read: what a loader has before its first texts.
+    pub(super) const fn empty() -> Self {
+        Self {
+            settings: Err(Vec::new()),
+            files: Vec::new(),
+            secrets: Vec::new(),
+            problems: Vec::new(),
+            ratelimit_problems: Vec::new(),
+            managed: None,
+        }
+    }
+
     /// True if the settings let the server start without the files of `ratelimit`.
     pub(super) fn may_start_without_ratelimit(&self) -> bool {
         let settings = self.settings.as_ref();
@@ -54,18 +70,22 @@ impl SourceTexts {
         settings.is_ok_and(|raw| RatelimitRules::read(raw, &mut Problems::new()).isolates_files)
     }
 
+    /// All but `ratelimit` files.
+    pub(super) fn without_ratelimit(&self) -> Self {
+        let native = self.files.iter().filter(|(format, _)| *format == RulesFormat::Native);
+        Self {
+            files: native.cloned().collect(),
+            ratelimit_problems: Vec::new(),
+            ..self.clone()
+        }
+    }
+
     /// Compiles all but `ratelimit` files. `problems`, which those files have, are reported as missing then.
     ///
     /// # Errors
     /// `problems`, if the rest cannot be used either.
     pub(super) fn compile_without_ratelimit(&self, problems: Vec<Problem>) -> Result<ConfigSnapshot, Vec<Problem>> {
-        let native = self.files.iter().filter(|(format, _)| *format == RulesFormat::Native);
-        let rest = Self {
-            files: native.cloned().collect(),
-            ratelimit_problems: Vec::new(),
-            ..self.clone()
-        };
-        let snapshot = rest.compile().map_err(|_| problems.clone())?;
+        let snapshot = self.without_ratelimit().compile().map_err(|_| problems.clone())?;
         Ok(ConfigSnapshot {
             missing: problems,
             ..snapshot
@@ -116,6 +136,7 @@ impl SourceTexts {
         match (raw.setting("rules"), file_settings) {
             (Some(rules), _) => parser.add_rules(rules, Attempt::DOMAIN),
             (None, Some(_)) => {}
+            (None, None) if self.managed.is_some() => {}
             (None, None) if raw.file.is_some() => problems.push(
                 Problem::warning(
                     &Location::start(&raw.root.location.origin),
@@ -127,13 +148,14 @@ impl SourceTexts {
         }
         let ratelimit = RatelimitRules::read(raw, &mut Problems::new());
         let mut descriptors = DescriptorFiles::new(ratelimit.merges_domains);
-        for (format, file) in &self.files {
+        let managed_files = self.managed.iter().flat_map(|files| managed::rule_files(files));
+        for (format, file) in self.files.iter().cloned().chain(managed_files) {
             let parse = match format {
                 RulesFormat::Native => yaml::parse,
                 RulesFormat::Ratelimit => rules::ratelimit::parse,
             };
-            let file = file.as_ref().map_err(|problem| vec![problem.clone()]);
-            match (format, file.and_then(parse)) {
+            let file = file.map_err(|problem| vec![problem]);
+            match (format, file.and_then(|origin| parse(&origin))) {
                 (RulesFormat::Native, Ok(root)) => parser.add_file(&root),
                 (RulesFormat::Ratelimit, Ok(root)) => descriptors.add_file(&root),
                 (_, Err(errors)) => problems.extend(errors),
@@ -155,13 +177,31 @@ impl SourceTexts {
                 if config.is_some_and(|config| config.forward.is_some()) {
                     problems.extend(unreleased_slots(&parsed.rules));
                 }
-                Some(parsed.rules)
+                Some(match config {
+                    Some(config) => parsed.rules.with_derived(Arc::clone(&config.derive)),
+                    None => parsed.rules,
+                })
             }
             Err(errors) => {
                 problems.extend(errors);
                 None
             }
         }
+    }
+
+    /// The digest of the rules of settings and files, and of `derive`. Managed files are not part of it.
+    pub(super) fn digest(&self) -> [u8; 32] {
+        let mut hasher = Sha256::new();
+        if let Ok(raw) = &self.settings {
+            for setting in ["rules", "derive"] {
+                hash_node(raw.setting(setting), &mut hasher);
+            }
+        }
+        for (_, file) in &self.files {
+            let text = file.as_ref().map_or("", |origin| &origin.text);
+            hash_text(text, &mut hasher);
+        }
+        hasher.finalize().into()
     }
 
     /// True if the same texts were read, and the same errors met.
@@ -199,6 +239,38 @@ fn unreleased_slots(rules: &RuleSet) -> Vec<Problem> {
         .filter(|rule| rule.mode() != Mode::Disabled)
         .map(warning)
         .collect()
+}
+
+/// Adds the values of a tree to a hash, without their locations.
+fn hash_node(node: Option<&Node>, hasher: &mut Sha256) {
+    match node.map(|node| &node.kind) {
+        None | Some(NodeKind::Null) => hasher.update([0]),
+        Some(NodeKind::Bool(value)) => hasher.update([1, u8::from(*value)]),
+        Some(NodeKind::Number(text) | NodeKind::Text(text)) => {
+            hasher.update([2]);
+            hash_text(text, hasher);
+        }
+        Some(NodeKind::List(nodes)) => {
+            hasher.update([3]);
+            hasher.update((nodes.len() as u64).to_be_bytes());
+            for node in nodes {
+                hash_node(Some(node), hasher);
+            }
+        }
+        Some(NodeKind::Map(entries)) => {
+            hasher.update([4]);
+            hasher.update((entries.len() as u64).to_be_bytes());
+            for (key, value) in entries {
+                hash_text(&key.text, hasher);
+                hash_node(Some(value), hasher);
+            }
+        }
+    }
+}
+
+fn hash_text(text: &str, hasher: &mut Sha256) {
+    hasher.update((text.len() as u64).to_be_bytes());
+    hasher.update(text.as_bytes());
 }
 
 fn add_file(parser: &mut RulesParser, origin: &Arc<Origin>, problems: &mut Problems) {

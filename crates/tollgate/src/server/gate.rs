@@ -9,10 +9,12 @@ use super::telemetry::{MetricNames, Metrics, ObserverState, Protocol, Telemetry,
 use crate::compat::ratelimit::{CallOutcome, RatelimitCompat};
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use tollgate_limiter::clock::{StartTime, Stopwatch};
 use tollgate_limiter::core::algorithm::cell::Reply;
-use tollgate_limiter::core::rules::{Attempt, Explanation, RuleSet, UnknownDomain, Verdict};
+use tollgate_limiter::core::rules::{
+    Attempt, AttributeEdit, Explanation, RowEdit, RowProblem, RuleSet, UnknownDomain, Verdict,
+};
 use tollgate_limiter::core::{Cell, Charge, Cost, Micros};
 use tollgate_limiter::store::StoreError;
 use tollgate_limiter::{
@@ -26,6 +28,8 @@ pub struct Gate {
     store: AnyStore,
     throttles: AnyThrottle,
     active_rules: ArcSwap<ActiveRules>,
+    /// Held while the active rules are replaced, so that an amendment is not lost.
+    replacing: Mutex<()>,
     /// The error of the last reload, if it failed.
     rules_error: ArcSwapOption<String>,
     admission: AdmissionControl,
@@ -37,7 +41,7 @@ pub struct Gate {
 /// A rule set in use, with the counters that observers keep for it.
 struct ActiveRules {
     limiter: AnyRuleLimiter,
-    observer_state: ObserverState,
+    observer_state: Arc<ObserverState>,
 }
 
 /// The rules that were active when a request arrived. A reload does not change them.
@@ -58,6 +62,7 @@ impl Gate {
             throttles: store.throttle(),
             store,
             active_rules: ArcSwap::from_pointee(active_rules),
+            replacing: Mutex::new(()),
             rules_error: ArcSwapOption::empty(),
             admission: AdmissionControl::new(),
             compat: RatelimitCompat::default(),
@@ -134,6 +139,7 @@ impl Gate {
 
     /// Replaces the active rules at once. Counters of unchanged rules are kept.
     pub fn install_rules(&self, rules: RuleSet) {
+        let _replacing = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
         let metrics = self.telemetry.metrics();
         self.active_rules
             .store(Arc::new(ActiveRules::new(rules, &self.store, metrics)));
@@ -142,6 +148,24 @@ impl Gate {
         metrics.rules_installed.add(1);
         metrics.reload_failed.set(0);
         self.admission.set_rules_present(true);
+    }
+
+    /// Applies edits of override rows and subject attributes to the active rules, and returns the edits of rows that
+    /// could not be applied. Not a reload: rules are not compiled again, and everything counted about them continues.
+    pub fn amend_rules(&self, edits: &[RowEdit], attributes: &[AttributeEdit]) -> Vec<RowProblem> {
+        let _replacing = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
+        let active = self.active_rules.load_full();
+        let (limiter, problems) = active.limiter.amended(edits, attributes);
+        self.active_rules.store(Arc::new(ActiveRules {
+            limiter,
+            observer_state: Arc::clone(&active.observer_state),
+        }));
+        problems
+    }
+
+    /// The active rules. Cheap: their parts are shared.
+    pub fn active_rules(&self) -> RuleSet {
+        self.active_rules.load().limiter.rules().clone()
     }
 
     /// Records a failed reload. The active rules stay.
@@ -157,6 +181,15 @@ impl Gate {
         self.telemetry.metrics().rules_installed.set(0);
         self.admission.set_rules_present(false);
         self.record_reload_failure(error);
+    }
+
+    /// Records that the server has the rules it was waiting for, though none had to be installed: there are none.
+    pub fn mark_rules_present(&self) {
+        if self.admission.is_without_rules() {
+            self.telemetry.metrics().reload_failed.set(0);
+            self.rules_error.store(None);
+            self.admission.set_rules_present(true);
+        }
     }
 
     /// True while the server waits for its rules and is configured to be unhealthy until then.
@@ -418,7 +451,7 @@ impl ActiveRules {
         metrics.rules_loaded.set(rules.rules().len() as u64);
         Self {
             limiter: store.rule_limiter(rules),
-            observer_state,
+            observer_state: Arc::new(observer_state),
         }
     }
 }
@@ -431,3 +464,6 @@ impl fmt::Debug for Gate {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

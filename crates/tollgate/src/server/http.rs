@@ -14,6 +14,8 @@ pub use forward::{Forward, Gateway, RequestField, UnknownDomainPolicy};
 pub use problem_details::ProblemDetails;
 pub use settings::{HttpLimits, HttpSettings, RetryAfter, RetryAfterFormat};
 
+pub(super) use connection::serve_http;
+
 use super::gate::Gate;
 use super::net::accept::accept;
 use super::net::listen::Listener;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use tollgate_limiter::core::algorithm::cell::Reply;
-use tollgate_limiter::core::rules::{Attempt, Explanation, RuleSet, Verdict};
+use tollgate_limiter::core::rules::{Attempt, AttributeEdit, Explanation, RowEdit, RowProblem, RuleSet, Verdict};
 use tollgate_limiter::core::{Cell, Cost, Micros, Source};
 use tollgate_limiter::store::fallback::Fallback;
 use tollgate_limiter::store::memory::Memory;
@@ -139,6 +139,20 @@ impl AnyRuleLimiter {
         match self {
             Self::Memory(limiter) => limiter.rules(),
             Self::Redis(limiter) => limiter.rules(),
+        }
+    }
+
+    /// Calls [`RuleLimiter::amended`].
+    pub fn amended(&self, edits: &[RowEdit], attributes: &[AttributeEdit]) -> (Self, Vec<RowProblem>) {
+        match self {
+            Self::Memory(limiter) => {
+                let (limiter, problems) = limiter.amended(edits, attributes);
+                (Self::Memory(limiter), problems)
+            }
+            Self::Redis(limiter) => {
+                let (limiter, problems) = limiter.amended(edits, attributes);
+                (Self::Redis(limiter), problems)
+            }
         }
     }
 

@@ -4,12 +4,14 @@
 //! protocols, results and sources, all chosen by the operator or by this program: no caller can add a series, except for
 //! descriptor names that contain request values, and their number is bounded.
 
+mod control;
 mod decisions;
 mod faults;
 mod histogram;
 mod rule_matches;
 mod store;
 
+pub use control::{ControlMetrics, LiveSummary};
 pub use decisions::Protocol;
 pub(super) use decisions::ThrottleTally;
 pub(crate) use decisions::rule_index;
@@ -72,6 +74,8 @@ pub struct Metrics {
     pub(super) reload_failed: AlignedCount,
     /// Rule sets installed, the first included.
     pub(crate) rules_installed: AlignedCount,
+    /// The control plane.
+    pub control: ControlMetrics,
     /// Connections open now.
     pub connections: AlignedCount,
     /// Connections since the start.
@@ -177,6 +181,7 @@ impl Collector for Metrics {
         self.ratelimit.encode(&mut encoder)?;
         self.faults.encode(&mut encoder)?;
         self.matches.encode(&mut encoder)?;
+        self.control.encode(&mut encoder)?;
         let seconds = encoder.encode_descriptor(
             "tollgate_decision",
             "Time from planning to verdict, in seconds.",

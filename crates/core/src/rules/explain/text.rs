@@ -3,6 +3,7 @@
 use super::{Explanation, LimitTrace, MatchedRule, RuleMatch, RuleTrace, SkipReason};
 use crate::decision::{Cost, Decision, Retry};
 use crate::limit::Limit;
+use crate::rules::derive::{DerivedOrigin, DerivedValue};
 use crate::rules::model::LimitOrigin;
 use crate::rules::model::{CostOrigin, Terms, Test, Variant};
 use crate::rules::verdict::{DenialReason, Ruling, Verdict};
@@ -15,6 +16,9 @@ impl fmt::Display for Explanation<'_> {
         match &self.unknown_domain {
             Some(unknown) => writeln!(f, "allowed: {unknown}")?,
             None => writeln!(f, "{}", VerdictText(&self.verdict))?,
+        }
+        for derived in &self.derived {
+            writeln!(f, "{derived}")?;
         }
         for trace in &self.traces {
             writeln!(f)?;
@@ -216,6 +220,30 @@ impl fmt::Display for LimitOrigin<'_> {
             Self::Limit => f.write_str("`limit`"),
             Self::By { attribute, value } => write!(f, "`by` {attribute} = {}", super::printable(value)),
             Self::Override(index) => write!(f, "override {}", index + 1),
+            Self::Row(subject) => {
+                f.write_str("the row of")?;
+                for (index, (name, value)) in subject.pairs().enumerate() {
+                    let separator = if index == 0 { " " } else { ", " };
+                    write!(f, "{separator}{name}={}", super::printable(value))?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl fmt::Display for DerivedValue<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, from) = (&self.attribute.name, &self.attribute.from);
+        let value = self.values.join(", ");
+        match self.origin {
+            DerivedOrigin::Table => write!(f, "{name}={value}: derived from {from}"),
+            DerivedOrigin::Caller => write!(f, "{name}={value}: sent by the caller, nothing is known of its {from}"),
+            DerivedOrigin::Default => write!(f, "{name}={value}: the default, nothing is known of its {from}"),
+            DerivedOrigin::Missing => write!(
+                f,
+                "{name} is missing: nothing is known of its {from}, and there is no default"
+            ),
         }
     }
 }

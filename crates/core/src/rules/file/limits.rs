@@ -49,11 +49,11 @@ pub(super) struct LimitsParser<'a, 'r> {
 }
 
 /// The maximum number of windows of a limit.
-const WINDOWS_MAX: usize = 16;
+pub(in crate::rules) const WINDOWS_MAX: usize = 16;
 /// The maximum number of different attribute sets in the overrides of a rule: each costs a lookup.
-const SETS_MAX: usize = 16;
+pub(in crate::rules) const SETS_MAX: usize = 16;
 /// The maximum number of attributes of an override.
-const ATTRIBUTES_MAX: usize = 8;
+pub(in crate::rules) const ATTRIBUTES_MAX: usize = 8;
 /// The maximum number of combinations that one override of several attributes expands to.
 const COMBINATIONS_MAX: usize = 10_000;
 /// The maximum number of subjects that all overrides of a set expand to, counted per window and per combination of

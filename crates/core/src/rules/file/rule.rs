@@ -6,7 +6,7 @@ use super::{RulesParser, parse_domain, parse_name};
 use crate::decision::Cost;
 use crate::problem::{Problem, Problems};
 use crate::quantity;
-use crate::rules::model::{CostSource, Counting, Dimension, Experiment, Mode, Rule, Variant};
+use crate::rules::model::{CostSource, Counting, Dimension, Experiment, LimitGrammar, Mode, Rule, Variant};
 use crate::settle::OnStoreFailure;
 use crate::yaml::{Fields, MapKey, Node, NodeKind, excerpt};
 use std::sync::Arc;
@@ -160,6 +160,10 @@ impl RulesParser {
                 counting: Counting::OnAllow,
                 group: None,
                 descriptor: None,
+                limit_grammar: Some(LimitGrammar {
+                    algorithm: method,
+                    ipv6_prefix,
+                }),
             });
         }
     }
@@ -271,6 +275,7 @@ impl LimitsParser<'_, '_> {
         Some(Experiment {
             share: share?.part_of(Experiment::ALL),
             selector: selector?,
+            algorithm: self.algorithm,
         })
     }
 }
@@ -296,7 +301,7 @@ fn has_address_attributes(overrides: &Node) -> bool {
 
 impl Dimension {
     /// Returns the dimension of an attribute; its name says whether it holds addresses.
-    pub(super) fn new(attribute: &str, ipv6_prefix: u8) -> Self {
+    pub(in crate::rules) fn new(attribute: &str, ipv6_prefix: u8) -> Self {
         Self {
             attribute: attribute.into(),
             ipv6_prefix: holds_addresses(attribute).then_some(ipv6_prefix),

@@ -9,12 +9,13 @@ use crate::rules::model::SmallBytes;
 use crate::rules::model::{Mode, Rule, Test};
 use smallvec::SmallVec;
 use std::collections::HashMap;
+use std::sync::Arc;
 
-/// The active rules, by domain.
-#[derive(Debug)]
+/// The active rules, by domain. Cheap to clone.
+#[derive(Clone, Debug)]
 pub(crate) struct Index {
     /// Sorted by name.
-    domains: Box<[(Box<str>, Domain)]>,
+    domains: Arc<[(Box<str>, Domain)]>,
 }
 
 /// The rules of one domain.

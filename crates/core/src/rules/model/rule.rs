@@ -6,16 +6,19 @@ use crate::decision::Cost;
 use crate::limit::Limit;
 use crate::network::Networks;
 use crate::problem::Location;
+use crate::rules::derive::Derivation;
+use crate::rules::file::algorithm::AlgorithmOptions;
 use crate::rules::matching::Index;
 use crate::rules::model::SmallBytes;
 use crate::rules::ratelimit::{Descriptor, Descriptors};
+use crate::rules::rows::Rows;
 use crate::settle::OnStoreFailure;
 use crate::settle::counter::Counter;
 use crate::units::time::Micros;
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A compiled rule.
 ///
@@ -42,6 +45,16 @@ pub struct Rule {
     pub(crate) location: Location,
     /// The descriptor it was compiled from, if any: then the entries of a request select it, not its conditions.
     pub(crate) descriptor: Option<Box<Descriptor>>,
+    /// The grammar of its limits, for rows. None for a descriptor, which has none.
+    pub(in crate::rules) limit_grammar: Option<LimitGrammar>,
+}
+
+/// The options that the limits of a rule are parsed with.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::rules) struct LimitGrammar {
+    pub(in crate::rules) algorithm: AlgorithmOptions,
+    /// The IPv6 prefix length.
+    pub(in crate::rules) ipv6_prefix: u8,
 }
 
 /// A condition on one attribute.
@@ -205,7 +218,7 @@ pub struct Window {
     pub(crate) counter: CounterId,
 }
 
-/// An index into [`RuleSet::counters`].
+/// The number of a counter; see [`RuleSet::counter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CounterId(pub(crate) u32);
 
@@ -272,29 +285,34 @@ pub struct Experiment {
     /// Of 2^32: subjects whose hash is below it get the experiment. So a growing share never moves a subject out.
     pub(crate) share: u64,
     pub(crate) selector: LimitSelector,
+    /// The algorithm that its limits are parsed with.
+    pub(in crate::rules) algorithm: AlgorithmOptions,
 }
 
-/// All active rules, compiled.
-#[derive(Debug)]
+/// All active rules, compiled, with override rows and the attributes that are derived. Cheap to clone: copies share their
+/// parts.
+#[derive(Clone, Debug)]
 pub struct RuleSet {
-    pub(crate) rules: Box<[Rule]>,
-    pub(crate) counters: Box<[CounterSpec]>,
+    pub(crate) rules: Arc<[Rule]>,
+    /// Of the rules themselves, in rule order.
+    pub(crate) counters: Arc<[CounterSpec]>,
+    /// Those that only rows use. They follow the others.
+    pub(crate) added_counters: Arc<[CounterSpec]>,
     pub(crate) index: Index,
-    pub(crate) descriptors: Descriptors,
+    pub(crate) descriptors: Arc<Descriptors>,
     /// The domains of all rules and of empty lists of rules, sorted.
-    pub(crate) domains: Box<[Box<str>]>,
+    pub(crate) domains: Arc<[Box<str>]>,
     has_local_fallback: bool,
+    pub(in crate::rules) rows: Rows,
+    pub(in crate::rules) derivation: Derivation,
+    /// The rules sorted by domain and id, as indices. Made when it is first needed.
+    by_name: Arc<OnceLock<Box<[u32]>>>,
 }
 
 impl RuleSet {
     /// Returns the same rules for instances without local fallback: `local` becomes `closed`.
     pub fn closed_without_store(mut self) -> Self {
         self.has_local_fallback = false;
-        for rule in &mut self.rules {
-            if rule.on_store_failure == OnStoreFailure::Local {
-                rule.on_store_failure = OnStoreFailure::Closed;
-            }
-        }
         self
     }
 
@@ -319,10 +337,14 @@ impl RuleSet {
         Self {
             rules: rules.into(),
             counters: counters.into(),
+            added_counters: Arc::default(),
             index,
-            descriptors,
+            descriptors: Arc::new(descriptors),
             domains: domains.into(),
             has_local_fallback: true,
+            rows: Rows::default(),
+            derivation: Derivation::default(),
+            by_name: Arc::default(),
         }
     }
 
@@ -334,13 +356,22 @@ impl RuleSet {
         }
     }
 
+    /// The failure policy of a rule on this instance.
+    #[inline]
+    pub(in crate::rules) fn failure_policy_of(&self, rule: &Rule) -> OnStoreFailure {
+        match rule.on_store_failure {
+            OnStoreFailure::Local if !self.has_local_fallback => OnStoreFailure::Closed,
+            policy => policy,
+        }
+    }
+
     /// All rules, in file order.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
 
     /// The descriptors among them.
-    pub const fn descriptors(&self) -> &Descriptors {
+    pub fn descriptors(&self) -> &Descriptors {
         &self.descriptors
     }
 
@@ -349,9 +380,47 @@ impl RuleSet {
         self.index.has_domain(domain)
     }
 
-    /// All counters without their subjects. A [`CounterId`] is an index into this list.
+    /// The counters of the rules, without their subjects.
     pub fn counters(&self) -> &[CounterSpec] {
         &self.counters
+    }
+
+    /// The counters that only rows use. They are numbered after those of the rules.
+    pub fn added_counters(&self) -> &[CounterSpec] {
+        &self.added_counters
+    }
+
+    /// The counter with this id.
+    #[inline]
+    pub fn counter(&self, id: CounterId) -> Option<&CounterSpec> {
+        let index = id.index();
+        let added = || self.added_counters.get(index.checked_sub(self.counters.len())?);
+        self.counters.get(index).or_else(added)
+    }
+
+    /// The counters of one rule, without those that rows added.
+    pub(in crate::rules) fn compiled_counters_of(&self, rule: u32) -> impl Iterator<Item = (CounterId, &CounterSpec)> {
+        let first = self.counters.partition_point(|spec| spec.rule < rule);
+        let from_first = self.counters.get(first..).unwrap_or_default();
+        let of_rule = from_first.iter().take_while(move |spec| spec.rule == rule);
+        of_rule
+            .zip(first..)
+            .map(|(spec, index)| (CounterId(index as u32), spec))
+    }
+
+    /// The index of the rule with this id.
+    pub(in crate::rules) fn find_rule(&self, domain: &str, id: &str) -> Option<u32> {
+        let name = |index: u32| {
+            let rule = self.rules.get(index as usize);
+            rule.map(|rule| (&*rule.domain, &*rule.id))
+        };
+        let by_name = self.by_name.get_or_init(|| {
+            let mut indices: Vec<u32> = (0..).take(self.rules.len()).collect();
+            indices.sort_unstable_by_key(|index| name(*index));
+            indices.into()
+        });
+        let found = by_name.binary_search_by(|index| name(*index).cmp(&Some((domain, id))));
+        by_name.get(found.ok()?).copied()
     }
 }
 
@@ -392,7 +461,7 @@ fn intern<T: ?Sized + Eq + Hash>(value: &mut Arc<T>, known: &mut HashSet<Arc<T>>
 }
 
 impl CounterId {
-    /// Its index in [`RuleSet::counters`].
+    /// Its index in [`RuleSet::counters`], followed by [`RuleSet::added_counters`].
     pub const fn index(self) -> usize {
         self.0 as usize
     }

@@ -4,6 +4,7 @@ use crate::decision::Cost;
 use crate::rules::attempt::Attempt;
 use crate::rules::matching::Value;
 use crate::rules::model::{By, CostSource, LimitSelector, Overrides, Rule, Terms};
+use crate::rules::rows::RowSubject;
 
 /// The origin of the terms that apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub enum LimitOrigin<'r> {
     },
     /// The override at this index of the rule's list.
     Override(u32),
+    /// The row for this subject.
+    Row(RowSubject<'r>),
 }
 
 /// The maximum number of value combinations that overrides with several attributes are looked up for. Attributes rarely

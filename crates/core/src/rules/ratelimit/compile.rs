@@ -146,6 +146,7 @@ impl Compiler<'_> {
             group: group.map(Box::new),
             location: limit.location.clone(),
             descriptor: Some(Box::new(descriptor)),
+            limit_grammar: None,
         }
     }
 

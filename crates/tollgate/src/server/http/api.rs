@@ -10,6 +10,8 @@ pub(super) mod response;
 mod retry_after;
 mod rls;
 
+pub(in crate::server) use self::explain::encode as explain_json;
+
 use self::body::{BodyBytes, IncomingBody, body_budget, read};
 use self::explain::ExplainFormat;
 use self::metrics_format::MetricsFormat;

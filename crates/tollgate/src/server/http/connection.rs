@@ -6,14 +6,15 @@ use self::sniff::{HttpVersion, sniff};
 use super::api::HttpService;
 use super::settings::{HttpLimits, HttpSettings};
 use crate::server::net::accept::{ConnectionLimits, FrontEnd, Io};
-use crate::server::net::idle::{Activity, IdleMonitor, IdleTimeouts, ProgressMark, WaitingFor};
+use crate::server::net::idle::{Activity, IdleMonitor, IdleTimeouts, ProgressMark, RequestGuard, WaitingFor};
 use crate::server::net::prefixed_io::PrefixedIo;
 use crate::server::net::sensor_io::SensorIo;
 use crate::server::net::tls::Tls;
 use crate::server::net::{ConnectionHandle, StageReceiver, TimeoutAction, serve_connection};
+use hyper::body::{Body, Incoming};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper::{Request, Version, body::Incoming};
+use hyper::{Request, Response, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -45,38 +46,56 @@ impl FrontEnd for HttpService {
             return;
         };
         let HttpSettings { limits, drain, .. } = self.settings;
-        let mut monitor = IdleMonitor::new(timeouts(&limits), Instant::now());
-        let activity = Arc::new(Activity::default());
-        let sensor = Arc::clone(&activity);
-        let mut stream = PrefixedIo::new(SensorIo::new(stream, move |_| sensor.record_bytes()));
-        let handle = HttpHandle::new(Arc::clone(&activity), None);
-        let sniffed = {
-            let sniffing = pin!(sniff(&mut stream));
-            serve_connection(sniffing, &handle, &mut monitor, drain, stage.clone()).await
-        };
-        let Some(Ok(version)) = sniffed else { return };
-        let handle = HttpHandle::new(Arc::clone(&activity), Some(version));
         // One per connection, so that requests on two connections do not contend for one reference count.
         let local_service = Arc::new(self);
-        let handler = service_fn(move |request: Request<Incoming>| {
-            let guard = activity.start_request(request.version() == Version::HTTP_2);
+        serve_http(stream, &limits, drain, stage, move |request, guard| {
             let routed = local_service.route(request, peer);
             let service = Arc::clone(&local_service);
-            async move { Ok::<_, Infallible>(service.respond_guarded(routed, guard).await) }
-        });
-        let io = TokioIo::new(stream);
-        match version {
-            HttpVersion::Http1 => {
-                let mut connection = pin!(http1_builder(&limits).serve_connection(io, handler));
-                let served = pin!(handle.serve(connection.as_mut(), |connection| connection.graceful_shutdown()));
-                serve_connection(served, &handle, &mut monitor, drain, stage).await;
-            }
-            // In a box: otherwise HTTP/1 connections would reserve the memory that HTTP/2 needs.
-            HttpVersion::Http2 => {
-                let mut connection = Box::pin(http2_builder(&limits).serve_connection(io, handler));
-                let served = pin!(handle.serve(connection.as_mut(), |connection| connection.graceful_shutdown()));
-                serve_connection(served, &handle, &mut monitor, drain, stage).await;
-            }
+            async move { service.respond_guarded(routed, guard).await }
+        })
+        .await;
+    }
+}
+
+/// Serves one connection until it ends: sniffs the version, and calls `respond` for every request.
+pub(in crate::server) async fn serve_http<F, B>(
+    stream: impl Io,
+    limits: &HttpLimits,
+    drain: Duration,
+    stage: StageReceiver,
+    respond: impl Fn(Request<Incoming>, RequestGuard) -> F,
+) where
+    F: Future<Output = Response<B>> + Send + 'static,
+    B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static,
+{
+    let mut monitor = IdleMonitor::new(timeouts(limits), Instant::now());
+    let activity = Arc::new(Activity::default());
+    let sensor = Arc::clone(&activity);
+    let mut stream = PrefixedIo::new(SensorIo::new(stream, move |_| sensor.record_bytes()));
+    let handle = HttpHandle::new(Arc::clone(&activity), None);
+    let sniffed = {
+        let sniffing = pin!(sniff(&mut stream));
+        serve_connection(sniffing, &handle, &mut monitor, drain, stage.clone()).await
+    };
+    let Some(Ok(version)) = sniffed else { return };
+    let handle = HttpHandle::new(Arc::clone(&activity), Some(version));
+    let handler = service_fn(move |request: Request<Incoming>| {
+        let guard = activity.start_request(request.version() == Version::HTTP_2);
+        let responded = respond(request, guard);
+        async move { Ok::<_, Infallible>(responded.await) }
+    });
+    let io = TokioIo::new(stream);
+    match version {
+        HttpVersion::Http1 => {
+            let mut connection = pin!(http1_builder(limits).serve_connection(io, handler));
+            let served = pin!(handle.serve(connection.as_mut(), |connection| connection.graceful_shutdown()));
+            serve_connection(served, &handle, &mut monitor, drain, stage).await;
+        }
+        // In a box: otherwise HTTP/1 connections would reserve the memory that HTTP/2 needs.
+        HttpVersion::Http2 => {
+            let mut connection = Box::pin(http2_builder(limits).serve_connection(io, handler));
+            let served = pin!(handle.serve(connection.as_mut(), |connection| connection.graceful_shutdown()));
+            serve_connection(served, &handle, &mut monitor, drain, stage).await;
         }
     }
 }

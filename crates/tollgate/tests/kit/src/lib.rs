@@ -14,6 +14,7 @@ pub mod grpc;
 mod grpc_client;
 pub mod http;
 mod http_client;
+pub mod postgres;
 pub mod resp;
 mod resp_client;
 mod server;

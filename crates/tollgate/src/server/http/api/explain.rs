@@ -6,7 +6,7 @@ use hyper::HeaderMap;
 use hyper::header::ACCEPT;
 use std::borrow::Cow;
 use tollgate_limiter::core::rules::{
-    CostOrigin, Explanation, LimitOrigin, MatchedRule, RuleMatch, RuleTrace, SkipReason, Terms,
+    CostOrigin, DerivedValue, Explanation, LimitOrigin, MatchedRule, RuleMatch, RuleTrace, SkipReason, Terms,
 };
 use tollgate_limiter::core::{Cost, Timestamp};
 
@@ -28,8 +28,8 @@ impl ExplainFormat {
     }
 }
 
-/// `{"verdict":{…},"rules":[…]}`: the verdict of a check, and then every rule.
-pub(in crate::server::http) fn encode(explanation: &Explanation<'_>) -> Vec<u8> {
+/// `{"verdict":{…},"rules":[…]}`: the verdict of a check, derived attributes if there are any, and then every rule.
+pub(in crate::server) fn encode(explanation: &Explanation<'_>) -> Vec<u8> {
     let response = CheckResponse {
         verdict: &explanation.verdict,
         lease: None,
@@ -40,9 +40,20 @@ pub(in crate::server::http) fn encode(explanation: &Explanation<'_>) -> Vec<u8> 
     let mut out = Vec::with_capacity(CAPACITY);
     ObjectWriter::write(&mut out, |object| {
         object.raw("verdict", |out| response::write_body(out, &response));
+        if !explanation.derived.is_empty() {
+            object.objects("derived", &explanation.derived, derived_value);
+        }
         object.objects("rules", &explanation.traces, rule_trace);
     });
     out
+}
+
+/// One derived attribute and the origin of its values.
+fn derived_value(object: &mut ObjectWriter<'_>, derived: &DerivedValue<'_>) {
+    object.value("attribute", &*derived.attribute.name);
+    object.value("from", &*derived.attribute.from);
+    object.value("values", &derived.values);
+    object.value("origin", derived.origin.name());
 }
 
 fn rule_trace(object: &mut ObjectWriter<'_>, trace: &RuleTrace<'_>) {
@@ -97,6 +108,14 @@ fn limit_origin(object: &mut ObjectWriter<'_>, origin: &LimitOrigin<'_>) {
         LimitOrigin::Override(index) => {
             object.value("kind", "override");
             object.value("index", index);
+        }
+        LimitOrigin::Row(subject) => {
+            object.value("kind", "row");
+            let pairs: Vec<_> = subject.pairs().collect();
+            object.objects("subject", &pairs, |object, (name, value)| {
+                object.value("attribute", name);
+                object.value("value", &*lossy(value));
+            });
         }
     }
 }

@@ -28,6 +28,14 @@ pub(in crate::server::http) fn readiness(gate: &Gate) -> Response<Full<Bytes>> {
             object.value("loaded", &gate.rules_loaded());
             object.value("error", &gate.rules_error().as_deref());
             object.value("never_matched", &gate.rules_never_matched());
+            if let Some(live) = gate.metrics().control.live() {
+                object.value("version", &live.version);
+                object.value("revision", &live.revision);
+                object.value("digest", &*live.digest);
+                object.value("source", live.source);
+                object.value("age_seconds", &live.since.elapsed().as_secs());
+                object.value("rejected_rows", &(live.rejected_rows as u64));
+            }
         });
         object.value("breaker", status.breaker.state.name());
         match &status.fallback {

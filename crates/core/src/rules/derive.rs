@@ -1,0 +1,328 @@
+//! Derived attributes: attributes of a subject that a table knows, such as the tier of a merchant, so that callers need
+//! not send them and cannot forge them.
+
+use super::attempt::{Attempt, Attribute};
+use super::model::RuleSet;
+use super::rows::Table;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// An attribute that is added to attempts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DerivedAttribute {
+    /// Its name, such as `tier`.
+    pub name: Box<str>,
+    /// The attribute that names the subject, such as `merchant`. Never a derived one.
+    pub from: Box<str>,
+    /// Its value where the table has none.
+    pub default: Option<Box<str>>,
+    /// True if a value that the caller sends is used where the table has none. Otherwise it is ignored.
+    pub accept_caller: bool,
+}
+
+/// An edit of the table: one attribute of one subject.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttributeEdit {
+    /// The attribute that names the subject, such as `merchant`.
+    pub source: Box<str>,
+    /// The subject, such as `m_42`.
+    pub subject: Box<str>,
+    /// The attribute, such as `tier`.
+    pub name: Box<str>,
+    /// Its value. None: it is deleted.
+    pub value: Option<Box<str>>,
+}
+
+/// The origin of a derived attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DerivedOrigin {
+    /// The table of subject attributes.
+    Table,
+    /// The caller, whose value is accepted.
+    Caller,
+    /// The default of the setting.
+    Default,
+    /// None: the attempt has no such attribute, whatever the caller sent.
+    Missing,
+}
+
+/// One derived attribute of an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DerivedValue<'r> {
+    /// The setting.
+    pub attribute: &'r DerivedAttribute,
+    /// Its values, as text. Long ones are truncated.
+    pub values: Vec<String>,
+    /// Their origin.
+    pub origin: DerivedOrigin,
+}
+
+/// The attributes to derive, and the table.
+#[derive(Clone, Debug, Default)]
+pub(in crate::rules) struct Derivation {
+    attributes: Arc<[DerivedAttribute]>,
+    /// By source, name and subject.
+    values: Table<Arc<str>>,
+}
+
+/// Attempts that lack the attribute a derived one comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum MissingSource {
+    /// They get the default.
+    Default,
+    /// They are part of a subject, and say nothing about the rest.
+    AsGiven,
+}
+
+/// The maximum number of subject attributes. More are not kept.
+const VALUES_MAX: usize = 1_000_000;
+
+impl RuleSet {
+    /// Returns the same rules with these attributes derived before they are applied.
+    #[must_use]
+    pub fn with_derived(mut self, attributes: Arc<[DerivedAttribute]>) -> Self {
+        self.derivation.attributes = attributes;
+        self
+    }
+
+    /// The attributes that are derived.
+    pub fn derived_attributes(&self) -> &[DerivedAttribute] {
+        &self.derivation.attributes
+    }
+
+    /// Returns the same rules with these edits of subject attributes applied in order.
+    #[must_use]
+    pub fn amend_attributes(&self, edits: &[AttributeEdit]) -> Self {
+        let mut next = self.clone();
+        let values = &mut next.derivation.values;
+        for edit in edits {
+            let key = attribute_key(&edit.source, &edit.name, edit.subject.as_bytes());
+            match &edit.value {
+                Some(value) if values.len() < VALUES_MAX || values.find(&key).is_some() => {
+                    values.insert(&key, (&**value).into());
+                }
+                Some(_) => {}
+                None => {
+                    values.remove(&key);
+                }
+            }
+        }
+        next
+    }
+
+    /// The number of subject attributes.
+    pub const fn attribute_count(&self) -> usize {
+        self.derivation.values.len()
+    }
+
+    /// Returns the attributes of an attempt with the derived ones. None if nothing is derived: in domains of descriptors,
+    /// whose entries are matched as they are, and where no attribute is configured.
+    ///
+    /// The value of the table applies, else the caller's if it is accepted, else the default. An attempt with several
+    /// values of the source names no single subject, so the table has none for it.
+    pub fn derive<'a>(&'a self, attempt: &Attempt<'a>) -> Option<Vec<Attribute<'a>>> {
+        self.derive_attributes(attempt, MissingSource::Default)
+    }
+
+    /// Does the same for an attempt that names only a subject: nothing is derived from an attribute it lacks.
+    pub(in crate::rules) fn derive_for_subject<'a>(&'a self, attempt: &Attempt<'a>) -> Option<Vec<Attribute<'a>>> {
+        self.derive_attributes(attempt, MissingSource::AsGiven)
+    }
+
+    /// Returns the derived attributes of an attempt and their origins.
+    pub fn derived_values(&self, attempt: &Attempt<'_>) -> Vec<DerivedValue<'_>> {
+        let Some(attributes) = self.derive(attempt) else {
+            return Vec::new();
+        };
+        let derived = Attempt {
+            attributes: &attributes,
+            ..*attempt
+        };
+        let attributes = self.derivation.attributes.iter();
+        let values = attributes.map(|attribute| {
+            let values = derived.values(&attribute.name).take(VALUES_SHOWN);
+            DerivedValue {
+                attribute,
+                values: values.map(super::explain::printable).collect(),
+                origin: self.derivation.resolve(attribute, attempt).1,
+            }
+        });
+        values.collect()
+    }
+
+    #[inline(never)]
+    fn derive_attributes<'a>(&'a self, attempt: &Attempt<'a>, missing: MissingSource) -> Option<Vec<Attribute<'a>>> {
+        let derivation = &self.derivation;
+        if derivation.attributes.is_empty() || self.descriptors.has_domain(attempt.domain) {
+            return None;
+        }
+        let mut all = Vec::with_capacity(attempt.attributes.len() + derivation.attributes.len());
+        all.extend_from_slice(attempt.attributes);
+        for attribute in derivation.attributes.iter() {
+            if missing == MissingSource::AsGiven && attempt.value(&attribute.from).is_none() {
+                continue;
+            }
+            let (value, origin) = derivation.resolve(attribute, attempt);
+            if origin != DerivedOrigin::Caller {
+                all.retain(|given: &Attribute<'_>| *given.name != *attribute.name);
+            }
+            let name = &*attribute.name;
+            all.extend(value.map(|value| Attribute {
+                name,
+                value: value.as_bytes(),
+            }));
+        }
+        Some(all)
+    }
+}
+
+impl Derivation {
+    /// True if nothing is derived.
+    #[inline]
+    pub(in crate::rules) fn is_empty(&self) -> bool {
+        self.attributes.is_empty()
+    }
+
+    /// The value of an attribute for an attempt, unless the caller's own are used.
+    fn resolve<'d>(
+        &'d self,
+        attribute: &'d DerivedAttribute,
+        attempt: &Attempt<'_>,
+    ) -> (Option<&'d str>, DerivedOrigin) {
+        let mut subjects = attempt.values(&attribute.from);
+        if let (Some(subject), None) = (subjects.next(), subjects.next())
+            && !self.values.is_empty()
+            && let Some((_, value)) = self
+                .values
+                .find(&attribute_key(&attribute.from, &attribute.name, subject))
+        {
+            return (Some(value), DerivedOrigin::Table);
+        }
+        if attribute.accept_caller && attempt.value(&attribute.name).is_some() {
+            return (None, DerivedOrigin::Caller);
+        }
+        match &attribute.default {
+            Some(default) => (Some(default), DerivedOrigin::Default),
+            None => (None, DerivedOrigin::Missing),
+        }
+    }
+}
+
+impl DerivedOrigin {
+    /// Its name in explanations.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Table => "table",
+            Self::Caller => "caller",
+            Self::Default => "default",
+            Self::Missing => "missing",
+        }
+    }
+}
+
+/// The key of a subject's attribute: names are prefixed by their length, so that no two keys are equal.
+fn attribute_key(source: &str, name: &str, subject: &[u8]) -> SmallVec<[u8; 64]> {
+    let mut key = SmallVec::new();
+    for text in [source, name] {
+        key.extend_from_slice(&(text.len() as u32).to_le_bytes());
+        key.extend_from_slice(text.as_bytes());
+    }
+    key.extend_from_slice(subject);
+    key
+}
+
+/// The maximum number of values that are shown of one attribute.
+const VALUES_SHOWN: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decision::Cost;
+    use crate::rules::{attributes, sample};
+
+    fn edit(subject: &str, value: Option<&str>) -> AttributeEdit {
+        AttributeEdit {
+            source: "merchant".into(),
+            subject: subject.into(),
+            name: "tier".into(),
+            value: value.map(Box::from),
+        }
+    }
+
+    fn rules(default: Option<&str>, accept_caller: bool) -> RuleSet {
+        let tier = DerivedAttribute {
+            name: "tier".into(),
+            from: "merchant".into(),
+            default: default.map(Box::from),
+            accept_caller,
+        };
+        let rules = sample("rules: [{ id: r, per: merchant, limit: 1/s, by: { tier: { gold: 9/s } } }]");
+        rules
+            .with_derived([tier].into())
+            .amend_attributes(&[edit("m_1", Some("gold"))])
+    }
+
+    fn attempt<'a>(attributes: &'a [Attribute<'a>]) -> Attempt<'a> {
+        Attempt {
+            domain: Attempt::DOMAIN,
+            attributes,
+            cost: Cost::ONE,
+        }
+    }
+
+    #[test]
+    fn the_table_comes_first_then_an_accepted_caller_then_the_default() {
+        let forged: (&str, &[u8]) = ("tier", b"gold");
+        for (default, accept_caller, merchant, sends, expected) in [
+            (Some("free"), false, "m_1", false, (Some("gold"), "table")),
+            (Some("free"), false, "m_2", false, (Some("free"), "default")),
+            (Some("free"), false, "m_2", true, (Some("free"), "default")),
+            (None, false, "m_2", true, (None, "missing")),
+            (Some("free"), true, "m_2", true, (Some("gold"), "caller")),
+            (Some("free"), true, "m_2", false, (Some("free"), "default")),
+            (None, true, "m_1", true, (Some("gold"), "table")),
+        ] {
+            let rules = rules(default, accept_caller);
+            let mut pairs: Vec<(&str, &[u8])> = vec![("merchant", merchant.as_bytes())];
+            pairs.extend(sends.then_some(forged));
+            let given = attributes(&pairs);
+            let derived = rules.derive(&attempt(&given)).expect("one is configured");
+            let tiers: Vec<&[u8]> = attempt(&derived).values("tier").collect();
+            let expected_tiers: Vec<&[u8]> = expected.0.iter().map(|tier| tier.as_bytes()).collect();
+            assert_eq!(tiers, expected_tiers, "{default:?} {accept_caller} {merchant} {sends}");
+            let values = rules.derived_values(&attempt(&given));
+            assert_eq!(values.first().map(|value| value.origin.name()), Some(expected.1));
+        }
+    }
+
+    #[test]
+    fn an_attempt_with_two_subjects_is_none_of_them() {
+        let rules = rules(None, false);
+        let given = attributes(&[("merchant", b"m_1"), ("merchant", b"m_2")]);
+        let derived = rules.derive(&attempt(&given)).expect("one is configured");
+        assert_eq!(attempt(&derived).value("tier"), None);
+    }
+
+    #[test]
+    fn a_derived_attribute_selects_the_limit() {
+        let rules = rules(Some("free"), false);
+        let limit_of = |rules: &RuleSet, merchant: &str| {
+            let given = attributes(&[("merchant", merchant.as_bytes()), ("tier", b"gold")]);
+            let plan = rules.plan(&attempt(&given), |_, _| ());
+            plan.charges().map(|planned| planned.charge.limit.capacity()).next()
+        };
+        assert_eq!((limit_of(&rules, "m_1"), limit_of(&rules, "m_2")), (Some(9), Some(1)));
+        let next = rules.amend_attributes(&[edit("m_1", None), edit("m_2", Some("gold"))]);
+        assert_eq!((limit_of(&next, "m_1"), limit_of(&next, "m_2")), (Some(1), Some(9)));
+        assert_eq!(limit_of(&rules, "m_1"), Some(9), "the set before is unchanged");
+        assert_eq!(next.attribute_count(), 1);
+    }
+
+    #[test]
+    fn a_subject_without_the_source_is_forgotten_as_it_is_given() {
+        let rules = rules(Some("free"), false);
+        let given = attributes(&[("user", b"u"), ("tier", b"gold")]);
+        let derived = rules.derive_for_subject(&attempt(&given)).expect("one is configured");
+        assert_eq!(derived, given);
+    }
+}

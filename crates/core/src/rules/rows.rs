@@ -1,0 +1,188 @@
+//! Override rows: limits of single subjects that change without compiling the rules again.
+//!
+//! A row replaces the limit of one rule for one subject, before `overrides`, `by` and `limit`. Of several rows that match
+//! an attempt the one with more attributes applies, then the first by the names of its attributes.
+//!
+//! `rows/table.rs` is the copy-on-write table, `rows/sets.rs` the attribute sets of a rule, `rows/terms.rs` parses the
+//! terms, `rows/amend.rs` applies edits.
+
+mod amend;
+mod sets;
+mod table;
+mod terms;
+
+pub(in crate::rules) use table::Table;
+
+use self::sets::RuleRowsTable;
+use self::terms::RowTerms;
+use super::attempt::Attempt;
+use super::model::{Dimension, LimitOrigin, Rule, RuleSet, Terms, Variant};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// An edit of one row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowEdit {
+    /// The domain of its rule.
+    pub domain: Box<str>,
+    /// The id of its rule.
+    pub rule: Box<str>,
+    /// The subject: attributes and their values, sorted by attribute.
+    pub subject: Box<[(Box<str>, Box<str>)]>,
+    /// A limit as rules write it: `20000/min burst 500`, `[10/s, 100/min]`, `unlimited`, `0/min`. None: the row is
+    /// deleted.
+    pub terms: Option<Box<str>>,
+}
+
+/// The reason for which an edit was not applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowProblem {
+    /// The index of the edit.
+    pub index: usize,
+    /// The message.
+    pub text: String,
+    /// The way to fix it.
+    pub hint: String,
+}
+
+/// The identity of a row within its rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowSubject<'r> {
+    attributes: &'r [Dimension],
+    /// The values, as [`push_value`] writes them.
+    values: &'r [u8],
+}
+
+/// All rows of a rule set.
+#[derive(Clone, Debug, Default)]
+pub(in crate::rules) struct Rows {
+    /// By rule, attribute set and values. None: the rule of the row does not exist.
+    table: Table<Option<Arc<RowTerms>>>,
+    /// The attribute sets of each rule that has rows.
+    rules: RuleRowsTable,
+    orphans: usize,
+}
+
+/// The key of a row: the rule, the attribute set, the values.
+type RowKey = SmallVec<[u8; 64]>;
+
+/// The maximum number of rows.
+pub(in crate::rules) const ROWS_MAX: usize = 1_000_000;
+/// The maximum number of value combinations that rows with several attributes are looked up for.
+const COMBINATIONS_MAX: usize = 256;
+/// The rule in the key of a row whose rule does not exist. There are never so many rules.
+const ORPHAN_RULE: u32 = u32::MAX;
+/// The length of the rule and the attribute set in a key.
+const PREFIX_BYTES: usize = 5;
+
+impl RuleSet {
+    /// The number of rows, orphans included.
+    pub fn row_count(&self) -> usize {
+        self.rows.table.len()
+    }
+
+    /// The number of rows whose rule does not exist. They have no effect, and apply in a set that has the rule.
+    pub const fn orphan_rows(&self) -> usize {
+        self.rows.orphans
+    }
+
+    /// Returns the terms of a rule for an attempt and their origin. `index` is that of the rule in this set.
+    #[inline]
+    pub(in crate::rules) fn terms<'r>(
+        &'r self,
+        rule: &'r Rule,
+        index: u32,
+        variant: Variant,
+        attempt: &Attempt<'_>,
+    ) -> (&'r Terms, LimitOrigin<'r>) {
+        if !self.rows.table.is_empty()
+            && let Some((terms, subject)) = self.rows.find(index, variant, attempt)
+        {
+            return (terms, LimitOrigin::Row(subject));
+        }
+        rule.selector(variant).terms(attempt)
+    }
+}
+
+impl Rows {
+    /// Returns the terms of the row that applies to an attempt. One matching value of several is enough.
+    #[inline(never)]
+    fn find<'r>(&'r self, rule: u32, variant: Variant, attempt: &Attempt<'_>) -> Option<(&'r Terms, RowSubject<'r>)> {
+        let rows = self.rules.find(rule)?;
+        rows.sets.iter().find_map(|set| {
+            let mut key = row_key(rule, set.number);
+            let mut tries = COMBINATIONS_MAX;
+            let (key, terms) = self.search(&set.attributes, &mut key, attempt, &mut tries)?;
+            let subject = RowSubject {
+                attributes: &set.attributes,
+                values: key.get(PREFIX_BYTES..)?,
+            };
+            Some((terms.select(variant), subject))
+        })
+    }
+
+    /// Finds the first row for the values of these attributes, of which the key has those before them.
+    fn search<'r>(
+        &'r self,
+        attributes: &[Dimension],
+        key: &mut RowKey,
+        attempt: &Attempt<'_>,
+        tries: &mut usize,
+    ) -> Option<(&'r [u8], &'r RowTerms)> {
+        let Some((first, rest)) = attributes.split_first() else {
+            *tries = tries.saturating_sub(1);
+            let (key, terms) = self.table.find(key)?;
+            return Some((key, terms.as_deref()?));
+        };
+        let length = key.len();
+        for value in attempt.values(&first.attribute) {
+            if *tries == 0 {
+                return None;
+            }
+            push_value(key, first.value(value).bytes(), rest.is_empty());
+            if let Some(found) = self.search(rest, key, attempt, tries) {
+                return Some(found);
+            }
+            key.truncate(length);
+        }
+        None
+    }
+}
+
+impl<'r> RowSubject<'r> {
+    /// Its attributes and values, as counted.
+    pub fn pairs(self) -> impl Iterator<Item = (&'r str, &'r [u8])> {
+        let mut rest = self.values;
+        let last = self.attributes.len().saturating_sub(1);
+        self.attributes.iter().enumerate().map(move |(index, dimension)| {
+            let value = match rest.split_first_chunk() {
+                Some((length, after)) if index < last => {
+                    let length = u32::from_le_bytes(*length) as usize;
+                    let (value, after) = after.split_at_checked(length).unwrap_or((after, &[]));
+                    rest = after;
+                    value
+                }
+                _ => rest,
+            };
+            (&*dimension.attribute, value)
+        })
+    }
+}
+
+/// The start of a key.
+fn row_key(rule: u32, set: u8) -> RowKey {
+    let mut key = RowKey::from_slice(&rule.to_le_bytes());
+    key.push(set);
+    key
+}
+
+/// Appends a value to a key. All but the last are prefixed by their length, so that no two lists are equal.
+fn push_value(key: &mut RowKey, value: &[u8], is_last: bool) {
+    if !is_last {
+        key.extend_from_slice(&(value.len() as u32).to_le_bytes());
+    }
+    key.extend_from_slice(value);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,369 @@
+//! Edits of rows: a new rule set that shares everything with the one before but the shards they touch.
+
+use super::sets::RuleRows;
+use super::terms::{ParsedTerms, RowTerms};
+use super::{ORPHAN_RULE, ROWS_MAX, RowEdit, RowKey, RowProblem, Rows, push_value, row_key};
+use crate::limit::Limit;
+use crate::problem::ValueError;
+use crate::quantity::Period;
+use crate::rules::file::algorithm::AlgorithmOptions;
+use crate::rules::file::limits::{ATTRIBUTES_MAX, SETS_MAX};
+use crate::rules::model::{
+    CounterId, CounterSpec, Dimension, LimitGrammar, Rule, RuleSet, Terms, Variant, Window, Windows,
+};
+use crate::yaml::excerpt;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// The maximum number of counters that the rows of one rule add: one for each period that the rule itself has not. They
+/// are removed only when the rules are compiled again.
+const COUNTERS_MAX: usize = 64;
+/// The maximum length of a value in a subject.
+const VALUE_BYTES_MAX: usize = 4_096;
+
+impl RuleSet {
+    /// Returns the same rules with these edits of rows applied in order, and the edits that could not be applied: each of
+    /// those leaves its row as it was.
+    pub fn amend(&self, edits: &[RowEdit]) -> (Self, Vec<RowProblem>) {
+        let mut amendment = Amendment {
+            set: self,
+            rows: self.rows.clone(),
+            added: Vec::new(),
+            known_terms: HashMap::new(),
+        };
+        let mut problems = Vec::new();
+        for (index, edit) in edits.iter().enumerate() {
+            if let Err(ValueError { text, hint }) = amendment.apply(edit) {
+                problems.push(RowProblem { index, text, hint });
+            }
+        }
+        let Amendment { rows, added, .. } = amendment;
+        let mut next = self.clone();
+        next.rows = rows;
+        if !added.is_empty() {
+            next.added_counters = self.added_counters.iter().cloned().chain(added).collect();
+        }
+        (next, problems)
+    }
+}
+
+/// Edits being applied.
+struct Amendment<'e> {
+    set: &'e RuleSet,
+    rows: Rows,
+    /// The counters that the set does not have yet.
+    added: Vec<CounterSpec>,
+    /// By rule and text: many rows have equal terms, and share them.
+    known_terms: HashMap<(u32, &'e str), Arc<RowTerms>>,
+}
+
+/// The rule of a row and its index.
+#[derive(Clone, Copy)]
+struct Target<'e> {
+    rule: &'e Rule,
+    index: u32,
+    grammar: &'e LimitGrammar,
+}
+
+/// A counter, the name of its window in a list, and the id of its rule.
+type NamedCounter = (CounterId, Option<Arc<str>>, Arc<str>);
+
+impl<'e> Amendment<'e> {
+    fn apply(&mut self, edit: &'e RowEdit) -> Result<(), ValueError> {
+        check_subject(edit)?;
+        let Some(index) = self.set.find_rule(&edit.domain, &edit.rule) else {
+            return self.apply_orphan(edit);
+        };
+        let rule = self.set.rules.get(index as usize);
+        let target = rule.and_then(|rule| {
+            let grammar = rule.limit_grammar.as_ref()?;
+            Some(Target { rule, index, grammar })
+        });
+        let Some(target) = target else {
+            return Err(ValueError::new(
+                format!(
+                    "`{}` comes from a file of envoyproxy/ratelimit, whose limits have no overrides",
+                    edit.rule
+                ),
+                "change its limit in that file, or make a rule of it in a domain of its own",
+            ));
+        };
+        let attributes: Vec<Dimension> = edit
+            .subject
+            .iter()
+            .map(|(name, _)| Dimension::new(name, target.grammar.ipv6_prefix))
+            .collect();
+        match &edit.terms {
+            Some(text) => self.set_row(target, edit, &attributes, text),
+            None => {
+                self.delete_row(target, edit, &attributes);
+                Ok(())
+            }
+        }
+    }
+
+    fn set_row(
+        &mut self,
+        target: Target<'e>,
+        edit: &RowEdit,
+        attributes: &[Dimension],
+        text: &'e str,
+    ) -> Result<(), ValueError> {
+        let terms = self.terms(target, text)?;
+        let known_set = self.rows.rules.find(target.index).and_then(|rows| rows.set(attributes));
+        if let Some(number) = known_set.map(|set| set.number) {
+            let key = subject_key(target.index, number, attributes, edit);
+            if self.rows.table.find(&key).is_some() {
+                self.rows.table.insert(&key, Some(terms));
+                return Ok(());
+            }
+        }
+        self.check_space()?;
+        let number = self
+            .rule_rows(target.index)
+            .and_then(|rows| rows.add_row(attributes, SETS_MAX));
+        let Some(number) = number else {
+            return Err(ValueError::new(
+                format!(
+                    "rows of `{}` name more than {SETS_MAX} different sets of attributes",
+                    edit.rule
+                ),
+                "name the same attributes as the other rows of the rule, or make several rules of it",
+            ));
+        };
+        let key = subject_key(target.index, number, attributes, edit);
+        self.rows.table.insert(&key, Some(terms));
+        Ok(())
+    }
+
+    fn delete_row(&mut self, target: Target<'_>, edit: &RowEdit, attributes: &[Dimension]) {
+        let set = self.rows.rules.find(target.index).and_then(|rows| rows.set(attributes));
+        let Some(number) = set.map(|set| set.number) else {
+            return;
+        };
+        let key = subject_key(target.index, number, attributes, edit);
+        if self.rows.table.remove(&key).is_some()
+            && let Some(rows) = self.rule_rows(target.index)
+        {
+            rows.remove_row(number);
+        }
+    }
+
+    /// Keeps a row whose rule does not exist, so that it is counted.
+    fn apply_orphan(&mut self, edit: &RowEdit) -> Result<(), ValueError> {
+        let mut key = row_key(ORPHAN_RULE, 0);
+        for name in [&edit.domain, &edit.rule] {
+            push_value(&mut key, name.as_bytes(), false);
+        }
+        for text in edit.subject.iter().flat_map(|(name, value)| [name, value]) {
+            push_value(&mut key, text.as_bytes(), false);
+        }
+        let is_known = self.rows.table.find(&key).is_some();
+        match (&edit.terms, is_known) {
+            (Some(_), false) => {
+                self.check_space()?;
+                self.rows.table.insert(&key, None);
+                self.rows.orphans += 1;
+            }
+            (None, true) => {
+                self.rows.table.remove(&key);
+                self.rows.orphans -= 1;
+            }
+            (Some(_), true) | (None, false) => {}
+        }
+        Ok(())
+    }
+
+    fn check_space(&self) -> Result<(), ValueError> {
+        if self.rows.table.len() < ROWS_MAX {
+            return Ok(());
+        }
+        Err(ValueError::new(
+            format!("there are {ROWS_MAX} rows, and no more are possible"),
+            "delete rows that are not used any more; limits of many subjects are better chosen with `by`",
+        ))
+    }
+
+    fn rule_rows(&mut self, rule: u32) -> Option<&mut RuleRows> {
+        self.rows.rules.find_mut(rule, self.set.rules.len())
+    }
+
+    /// The terms of a text for a rule, in both variants.
+    fn terms(&mut self, target: Target<'e>, text: &'e str) -> Result<Arc<RowTerms>, ValueError> {
+        if let Some(known) = self.known_terms.get(&(target.index, text)) {
+            return Ok(Arc::clone(known));
+        }
+        // Parsed before a counter is added: a row is accepted whole or not at all.
+        let control = ParsedTerms::parse(text, &target.grammar.algorithm)?;
+        let experiment = target.rule.experiment().map(|experiment| {
+            let algorithm: &AlgorithmOptions = &experiment.algorithm;
+            ParsedTerms::parse(text, algorithm).map_err(|error| ValueError {
+                text: format!("for the experiment of the rule: {}", error.text),
+                ..error
+            })
+        });
+        let experiment = experiment.transpose()?;
+        // The experiment has windows of the same periods.
+        self.check_names(target.rule, &control)?;
+        let control = self.compile(target, Variant::Control, control)?;
+        let experiment = experiment.map(|parsed| self.compile(target, Variant::Experiment, parsed));
+        let experiment = experiment.transpose()?;
+        let terms = Arc::new(RowTerms { control, experiment });
+        self.known_terms.insert((target.index, text), Arc::clone(&terms));
+        Ok(terms)
+    }
+
+    /// Rejects windows that would have the id of another rule.
+    fn check_names(&self, rule: &Rule, parsed: &ParsedTerms) -> Result<(), ValueError> {
+        let ParsedTerms::Several(windows) = parsed else {
+            return Ok(());
+        };
+        let mut names = windows.iter().map(|(_, period)| window_name(rule, *period));
+        match names.find(|name| self.set.find_rule(&rule.domain, name).is_some()) {
+            None => Ok(()),
+            Some(name) => Err(ValueError::new(
+                format!(
+                    "a window of this row would be named `{}`, as another rule is",
+                    excerpt(&name)
+                ),
+                "names appear in responses and must be unique: use another period, or change the id of the other rule",
+            )),
+        }
+    }
+
+    /// Assigns counters to terms.
+    fn compile(&mut self, target: Target<'e>, variant: Variant, parsed: ParsedTerms) -> Result<Terms, ValueError> {
+        Ok(match parsed {
+            ParsedTerms::Unlimited => Terms::Unlimited,
+            ParsedTerms::Banned(period) => Terms::Banned(period),
+            ParsedTerms::One(limit) => Terms::Limited(Windows::One(self.window(target, variant, limit, None)?)),
+            ParsedTerms::Several(windows) => {
+                let windows = windows.into_iter();
+                let windows: Result<Box<[Window]>, ValueError> = windows
+                    .map(|(limit, period)| self.window(target, variant, limit, Some(period)))
+                    .collect();
+                Terms::Limited(Windows::Several(windows?))
+            }
+        })
+    }
+
+    /// Returns a window, named by its period if it is one of a list. It has the counter of the same variant, algorithm and
+    /// period, which is added if the rule has none.
+    fn window(
+        &mut self,
+        target: Target<'e>,
+        variant: Variant,
+        limit: Limit,
+        named: Option<Period>,
+    ) -> Result<Window, ValueError> {
+        let Target { rule, index, .. } = target;
+        let name = named.map(|period| window_name(rule, period));
+        let identity = |limit: &Limit| (limit.algorithm(), limit.counter_period());
+        // The same counter under another name is listed again, so that it is found by either.
+        let is_same = |spec: &CounterSpec| {
+            let has_name = name.is_none() || spec.window_name.as_deref() == name.as_deref();
+            spec.variant == variant && identity(&spec.limit) == identity(&limit) && has_name
+        };
+        let known = self.counters_of(index).find(|(_, spec)| is_same(spec));
+        let known = known.map(|(counter, spec)| (counter, spec.window_name.clone(), Arc::clone(&spec.id)));
+        let (counter, window_name, id) = match known {
+            Some(known) => known,
+            None => self.add_counter(target, variant, limit, name.as_deref().map(Arc::from))?,
+        };
+        Ok(Window {
+            name: window_name.filter(|_| name.is_some()).unwrap_or(id),
+            limit: Arc::new(limit),
+            counter,
+        })
+    }
+
+    fn add_counter(
+        &mut self,
+        target: Target<'e>,
+        variant: Variant,
+        limit: Limit,
+        window_name: Option<Arc<str>>,
+    ) -> Result<NamedCounter, ValueError> {
+        let Target { rule, index, .. } = target;
+        let known_id = self.counters_of(index).next().map(|(_, spec)| Arc::clone(&spec.id));
+        let id = known_id.unwrap_or_else(|| (&*rule.id).into());
+        let counters = self.set.counters.len() + self.set.added_counters.len() + self.added.len();
+        let number = u32::try_from(counters).unwrap_or(u32::MAX);
+        let added = self.rule_rows(index).map(|rows| &mut rows.counters);
+        match added {
+            Some(added) if added.len() < COUNTERS_MAX => added.push(number),
+            _ => {
+                return Err(ValueError::new(
+                    format!(
+                        "rows of `{}` have used more than {COUNTERS_MAX} different periods",
+                        rule.id
+                    ),
+                    "use the periods of the rule's own limits; publishing the rules again frees unused ones",
+                ));
+            }
+        }
+        self.added.push(CounterSpec {
+            domain: rule.domain.clone(),
+            id: Arc::clone(&id),
+            window_name: window_name.clone(),
+            variant,
+            limit,
+            rule: index,
+        });
+        Ok((CounterId(number), window_name, id))
+    }
+
+    /// The counters of a rule, those that were added included.
+    fn counters_of(&self, rule: u32) -> impl Iterator<Item = (CounterId, &CounterSpec)> {
+        let compiled = self.set.compiled_counters_of(rule);
+        let added = self.rows.rules.find(rule).into_iter().flat_map(|rows| &rows.counters);
+        let added = added.filter_map(|number| {
+            let index = *number as usize;
+            let known = self.set.counter(CounterId(*number));
+            let first = self.set.counters.len() + self.set.added_counters.len();
+            let spec = known.or_else(|| self.added.get(index.checked_sub(first)?))?;
+            Some((CounterId(*number), spec))
+        });
+        compiled.chain(added)
+    }
+}
+
+/// The name of a window that is one of a list.
+fn window_name(rule: &Rule, period: Period) -> String {
+    format!("{}.{}", rule.id, period.name())
+}
+
+/// The key of the row for a subject.
+fn subject_key(rule: u32, set: u8, attributes: &[Dimension], edit: &RowEdit) -> RowKey {
+    let mut key = row_key(rule, set);
+    let last = attributes.len().saturating_sub(1);
+    for (index, (dimension, (_, value))) in attributes.iter().zip(&edit.subject).enumerate() {
+        push_value(&mut key, dimension.value(value.as_bytes()).bytes(), index == last);
+    }
+    key
+}
+
+fn check_subject(edit: &RowEdit) -> Result<(), ValueError> {
+    let count = edit.subject.len();
+    if count == 0 || count > ATTRIBUTES_MAX {
+        return Err(ValueError::new(
+            format!("the subject of a row names {count} attributes"),
+            format!("name one to {ATTRIBUTES_MAX}: `merchant=m_42`"),
+        ));
+    }
+    if !edit.subject.is_sorted_by(|(one, _), (next, _)| one < next) {
+        return Err(ValueError::new(
+            "the attributes of a subject are not sorted, or one is named twice",
+            "name each of them once, sorted by name",
+        ));
+    }
+    for (name, value) in &edit.subject {
+        if name.is_empty() || value.len() > VALUE_BYTES_MAX {
+            return Err(ValueError::new(
+                format!("`{}` is not an attribute of a subject", excerpt(name)),
+                format!("give it a name and a value of at most {VALUE_BYTES_MAX} bytes"),
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,296 @@
+use super::*;
+use crate::decision::Cost;
+use crate::rules::{Attribute, attributes, sample};
+
+const RULES: &str = "
+rules:
+- id: plan
+  per: merchant
+  limit: 100/min
+  by: { tier: { gold: 200/min } }
+  overrides:
+  - { merchant: m_1, limit: 300/min }
+- { id: address, per: client_ip, limit: 10/s, algorithm: sliding_log }
+- { id: slots, per: merchant, limit: 5, algorithm: concurrency }
+- { id: split, per: merchant, limit: 7/s, experiment: { share: 50%, algorithm: sliding_counter } }
+- { id: plan.1h, limit: 1000000/s }
+";
+
+fn edit(rule: &str, subject: &[(&str, &str)], terms: Option<&str>) -> RowEdit {
+    RowEdit {
+        domain: Attempt::DOMAIN.into(),
+        rule: rule.into(),
+        subject: subject
+            .iter()
+            .map(|&(name, value)| (name.into(), value.into()))
+            .collect(),
+        terms: terms.map(Box::from),
+    }
+}
+
+fn attempt<'a>(attributes: &'a [Attribute<'a>]) -> Attempt<'a> {
+    Attempt {
+        domain: Attempt::DOMAIN,
+        attributes,
+        cost: Cost::ONE,
+    }
+}
+
+/// The windows of a rule for an attempt, as `name capacity`; `banned` and `unlimited` otherwise.
+fn limits(rules: &RuleSet, rule: &str, pairs: &[(&str, &str)]) -> Vec<String> {
+    let pairs: Vec<(&str, &[u8])> = pairs.iter().map(|&(name, value)| (name, value.as_bytes())).collect();
+    let given = attributes(&pairs);
+    let plan = rules.plan(&attempt(&given), |counter, _| {
+        assert!(rules.counter(counter).is_some(), "every counter is listed");
+    });
+    let lines = plan.lines.iter().filter(|line| line.rule.id() == rule);
+    let shown = lines.map(|line| match (line.window, line.terms) {
+        (Some(window), _) => format!("{} {}", window.name(), window.limit().capacity()),
+        (None, Terms::Unlimited) => "unlimited".to_owned(),
+        (None, _) => "banned".to_owned(),
+    });
+    shown.collect()
+}
+
+fn amended(rules: &RuleSet, edits: &[RowEdit]) -> RuleSet {
+    let (next, problems) = rules.amend(edits);
+    assert_eq!(problems, []);
+    next
+}
+
+#[test]
+fn a_row_comes_before_overrides_by_and_limit() {
+    let rules = sample(RULES);
+    let next = amended(
+        &rules,
+        &[
+            edit("plan", &[("merchant", "m_1")], Some("20000/min burst 500")),
+            edit("plan", &[("merchant", "m_2")], Some("unlimited")),
+            edit("plan", &[("merchant", "m_3")], Some("0/min")),
+            edit("plan", &[("merchant", "m_4")], Some("[10/s, 600/min]")),
+            edit("slots", &[("merchant", "m_4")], Some("9")),
+        ],
+    );
+    for (merchant, expected) in [
+        ("m_1", &["plan 500"][..]),
+        ("m_2", &["unlimited"]),
+        ("m_3", &["banned"]),
+        ("m_4", &["plan.1s 10", "plan.1min 600"]),
+        ("m_5", &["plan 200"]),
+    ] {
+        assert_eq!(
+            limits(&next, "plan", &[("merchant", merchant), ("tier", "gold")]),
+            expected
+        );
+    }
+    assert_eq!(limits(&next, "slots", &[("merchant", "m_4")]), ["slots 9"]);
+    assert_eq!(
+        limits(&rules, "plan", &[("merchant", "m_1")]),
+        ["plan 300"],
+        "the set before is unchanged"
+    );
+    assert_eq!((next.row_count(), next.orphan_rows(), rules.row_count()), (5, 0, 0));
+    let deleted = amended(&next, &[edit("plan", &[("merchant", "m_1")], None)]);
+    assert_eq!(limits(&deleted, "plan", &[("merchant", "m_1")]), ["plan 300"]);
+    assert_eq!(deleted.row_count(), 4);
+}
+
+#[test]
+fn the_row_with_more_attributes_wins_then_the_first_by_their_names() {
+    let mut edits = vec![
+        edit("plan", &[("region", "eu")], Some("1/min")),
+        edit("plan", &[("merchant", "m_1")], Some("2/min")),
+        edit("plan", &[("merchant", "m_1"), ("region", "eu")], Some("3/min")),
+        edit("plan", &[("city", "x"), ("region", "eu")], Some("4/min")),
+    ];
+    let mut rules = amended(&sample(RULES), &edits);
+    let given = [("merchant", "m_1"), ("region", "eu"), ("city", "x")];
+    for expected in ["plan 4", "plan 3", "plan 2", "plan 1", "plan 300"] {
+        assert_eq!(limits(&rules, "plan", &given), [expected]);
+        if expected == "plan 300" {
+            break;
+        }
+        let gone = RowEdit {
+            terms: None,
+            ..edits.pop().expect("one for each step")
+        };
+        rules = amended(&rules, &[gone]);
+    }
+    assert_eq!(rules.row_count(), 0);
+    assert!(
+        rules.rows.rules.find(0).is_some_and(|rows| rows.sets.is_empty()),
+        "no look-up is left"
+    );
+}
+
+#[test]
+fn one_matching_value_of_several_is_enough() {
+    let rules = amended(
+        &sample(RULES),
+        &[edit("plan", &[("merchant", "m_2"), ("region", "eu")], Some("8/min"))],
+    );
+    let given = [
+        ("merchant", "m_9"),
+        ("merchant", "m_2"),
+        ("region", "us"),
+        ("region", "eu"),
+    ];
+    assert_eq!(limits(&rules, "plan", &given), ["plan 8"]);
+    assert_eq!(limits(&rules, "plan", &given[..3]), ["plan 100"]);
+    // Lengths are part of the key: these are other values.
+    assert_eq!(
+        limits(&rules, "plan", &[("merchant", "m_2e"), ("region", "u")]),
+        ["plan 100"]
+    );
+}
+
+#[test]
+fn addresses_are_those_that_per_counts() {
+    let rules = amended(
+        &sample(RULES),
+        &[edit("address", &[("client_ip", "2001:db8::9")], Some("99/s"))],
+    );
+    assert_eq!(
+        limits(&rules, "address", &[("client_ip", "2001:db8::1")]),
+        ["address 99"]
+    );
+    assert_eq!(
+        limits(&rules, "address", &[("client_ip", "2001:db8:1::1")]),
+        ["address 10"]
+    );
+}
+
+#[test]
+fn both_variants_of_an_experiment_have_the_row() {
+    let rules = amended(&sample(RULES), &[edit("split", &[("region", "eu")], Some("70/s"))]);
+    let mut algorithms: Vec<&str> = Vec::new();
+    for number in 0..50 {
+        let merchant = format!("m_{number}");
+        let given = attributes(&[("merchant", merchant.as_bytes()), ("region", b"eu")]);
+        let plan = rules.plan(&attempt(&given), |_, _| ());
+        let line = plan
+            .lines
+            .iter()
+            .find(|line| line.rule.id() == "split")
+            .expect("it matches");
+        let limit = line.window.expect("it limits").limit();
+        assert_eq!(limit.capacity(), 70);
+        algorithms.push(limit.algorithm());
+    }
+    algorithms.sort_unstable();
+    algorithms.dedup();
+    assert_eq!(algorithms, ["sliding_counter", "token_bucket"]);
+}
+
+#[test]
+fn a_new_period_adds_one_counter_and_an_old_one_is_shared() {
+    let rules = sample(RULES);
+    let same = amended(&rules, &[edit("plan", &[("merchant", "m_1")], Some("1/min"))]);
+    assert_eq!(same.added_counters().len(), 0);
+    let day = amended(&same, &[edit("plan", &[("merchant", "m_2")], Some("1/day"))]);
+    let again = amended(&day, &[edit("plan", &[("merchant", "m_3")], Some("2/day"))]);
+    assert_eq!((day.added_counters().len(), again.added_counters().len()), (1, 1));
+    // A window of a list is found by its own name, too.
+    let listed = amended(&again, &[edit("plan", &[("merchant", "m_4")], Some("[1/s, 100/min]"))]);
+    let given = attributes(&[("merchant", b"m_4")]);
+    let found = listed.counters_of(&attempt(&given), Some("plan.1min"), |counter, _| counter.index());
+    assert_eq!(found.expect("a known name").len(), 1);
+    assert_eq!(limits(&listed, "plan", &[("merchant", "m_2")]), ["plan 1"]);
+}
+
+#[test]
+fn an_edit_with_a_problem_changes_nothing() {
+    let rules = amended(
+        &sample(RULES),
+        &[edit("address", &[("client_ip", "10.0.0.1")], Some("5/s"))],
+    );
+    let nine: Vec<String> = (0..9).map(|number| format!("a{number}")).collect();
+    let nine: Vec<(&str, &str)> = nine.iter().map(|name| (name.as_str(), "x")).collect();
+    let merchant = [("merchant", "m_1")];
+    for (rule, subject, terms, expected) in [
+        (
+            "address",
+            &[("client_ip", "10.0.0.1")][..],
+            "5/s burst 9",
+            "takes no burst",
+        ),
+        ("plan", &merchant, "100", "has no period"),
+        ("plan", &merchant, "lots", "is not a limit"),
+        ("plan", &merchant, "[]", "a list of 0 windows"),
+        ("plan", &merchant, "[1/s, 2/s]", "two windows of 1s"),
+        ("plan", &merchant, "[1/s, unlimited]", "cannot be one of several"),
+        ("plan", &merchant, "[1/s, 5/h]", "`plan.1h`, as another rule is"),
+        ("slots", &merchant, "[1, 2]", "has no windows"),
+        ("split", &merchant, "5/s burst 9", "for the experiment"),
+        ("plan", &[], "1/s", "names 0 attributes"),
+        ("plan", &nine, "1/s", "names 9 attributes"),
+        ("plan", &[("b", "1"), ("a", "1")], "1/s", "not sorted"),
+        ("plan", &[("", "1")], "1/s", "not an attribute"),
+    ] {
+        let fine = edit("plan", &[("merchant", "m_7")], Some("7/min"));
+        let (next, problems) = rules.amend(&[edit(rule, subject, Some(terms)), fine]);
+        let [problem] = &*problems else {
+            panic!("one problem for {rule} {terms}: {problems:?}");
+        };
+        assert!(problem.text.contains(expected), "{}", problem.text);
+        assert_eq!((problem.index, problem.hint.is_empty()), (0, false));
+        assert_eq!(
+            (next.row_count(), next.added_counters().len()),
+            (2, 0),
+            "{rule} {terms}"
+        );
+        assert_eq!(limits(&next, "address", &[("client_ip", "10.0.0.1")]), ["address 5"]);
+    }
+}
+
+#[test]
+fn a_row_without_its_rule_is_counted_until_it_is_deleted() {
+    let row = edit("later", &[("merchant", "m_1")], Some("whatever the rule will accept"));
+    let rules = amended(&sample(RULES), &[row.clone(), row.clone()]);
+    assert_eq!((rules.row_count(), rules.orphan_rows()), (1, 1));
+    let gone = RowEdit { terms: None, ..row };
+    let rules = amended(&rules, &[gone.clone(), gone]);
+    assert_eq!((rules.row_count(), rules.orphan_rows()), (0, 0));
+}
+
+#[test]
+fn attribute_sets_and_periods_of_one_rule_have_bounds() {
+    let rules = sample(RULES);
+    let names: Vec<String> = (0..17).map(|number| format!("a{number}")).collect();
+    let edits: Vec<RowEdit> = names
+        .iter()
+        .map(|name| edit("plan", &[(name, "x")], Some("1/min")))
+        .collect();
+    let (next, problems) = rules.amend(&edits);
+    assert_eq!((next.row_count(), problems.len()), (16, 1));
+    // One that is not used any more makes space.
+    let next = amended(
+        &next,
+        &[
+            edit("plan", &[("a3", "x")], None),
+            edit("plan", &[("a16", "x")], Some("5/min")),
+        ],
+    );
+    assert_eq!(limits(&next, "plan", &[("merchant", "m"), ("a16", "x")]), ["plan 5"]);
+    let periods: Vec<String> = (61..161).map(|seconds| format!("1/{seconds}s")).collect();
+    let edits = periods
+        .iter()
+        .map(|terms| edit("plan", &[("merchant", "m_1")], Some(terms)));
+    let (next, problems) = rules.amend(&edits.collect::<Vec<_>>());
+    assert_eq!((next.added_counters().len(), problems.len()), (64, 36));
+}
+
+#[test]
+fn an_explanation_names_the_row() {
+    let rules = amended(
+        &sample(RULES),
+        &[edit("plan", &[("merchant", "m_1"), ("region", "eu")], Some("8/min"))],
+    );
+    let given = attributes(&[("merchant", b"m_1"), ("region", b"eu")]);
+    let plan = rules.plan(&attempt(&given), |_, _| ());
+    let verdict = plan.verdict(crate::Source::Memory);
+    let text = rules
+        .explain(&attempt(&given), verdict, |_, _| String::new())
+        .to_string();
+    assert!(text.contains("limit from the row of merchant=m_1, region=eu"), "{text}");
+}

@@ -1,0 +1,195 @@
+//! Publishing from the command line: `rules push`, `rules rollback`, and what all of them print.
+
+use super::files;
+use crate::cli::admin::table::{cell, number};
+use crate::cli::admin::{AdminArgs, AdminCall, CommandResult, Failure, report, warn};
+use crate::cli::args::print;
+use crate::control::plan::Plan;
+use clap::Args;
+use hyper::Method;
+use hyper::header::HeaderName;
+use serde_json::{Map, Value, json};
+use std::path::PathBuf;
+
+/// Arguments of `tollgate rules push`.
+#[derive(Args)]
+pub(super) struct Push {
+    /// Rule files, or folders of them: the whole set
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Reason, for the audit log
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    /// The commit that the files are of
+    #[arg(long, value_name = "SHA")]
+    commit: Option<String>,
+    /// Replaces a live version that was not pushed
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    options: PublishArgs,
+}
+
+/// Arguments of `tollgate rules rollback`.
+#[derive(Args)]
+pub(super) struct Rollback {
+    /// The version to return to; by default the one that was live before this
+    #[arg(value_name = "N")]
+    version: Option<u64>,
+    /// Reason, for the audit log
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    #[command(flatten)]
+    options: PublishArgs,
+}
+
+/// Options of everything that publishes.
+#[derive(Args)]
+pub(super) struct PublishArgs {
+    /// Deletes the override rows that the new rules make invalid
+    #[arg(long)]
+    drop_rows: bool,
+    /// Checks everything and publishes nothing
+    #[arg(long)]
+    pub(super) dry_run: bool,
+    #[command(flatten)]
+    pub(super) admin: AdminArgs,
+}
+
+/// A plan of the server, and the live set it was made for.
+pub(super) struct ServerPlan {
+    pub(super) plan: Plan,
+    /// The whole response.
+    pub(super) body: Value,
+    /// The entity tag of the live set.
+    pub(super) tag: String,
+    /// The digest of the files.
+    pub(super) digest: String,
+}
+
+impl Push {
+    pub(super) fn run(&self) -> CommandResult {
+        let files = json!(files::read(&self.files)?);
+        let admin = &self.options.admin;
+        let plan = ServerPlan::request(admin, &json!({ "files": files }))?;
+        if !admin.json && !plan.plan.is_empty() {
+            print(&plan.plan.to_string());
+        }
+        let source = match &self.commit {
+            Some(commit) => format!("push {commit}"),
+            None => "push".to_owned(),
+        };
+        let mut body = Map::from_iter([
+            ("files".to_owned(), files),
+            ("source".to_owned(), json!(source)),
+            ("reason".to_owned(), json!(self.reason)),
+            ("expect_digest".to_owned(), json!(plan.digest)),
+        ]);
+        if self.force {
+            body.insert("force".to_owned(), json!(true));
+        }
+        self.options.publish("/publish", body, &plan.tag)
+    }
+}
+
+impl Rollback {
+    pub(super) fn run(&self) -> CommandResult {
+        let status = self.options.admin.json(AdminCall::new(Method::GET, "/status"))?;
+        let mut body = Map::from_iter([("reason".to_owned(), json!(self.reason))]);
+        if let Some(version) = self.version {
+            body.insert("version".to_owned(), json!(version));
+        }
+        self.options.publish("/rollback", body, &cell(&status, "etag"))
+    }
+}
+
+impl PublishArgs {
+    /// Publishes under the condition that the live set still has this entity tag, and prints what was done.
+    pub(super) fn publish(&self, path: &str, mut body: Map<String, Value>, tag: &str) -> CommandResult {
+        if self.drop_rows {
+            body.insert("drop_rows".to_owned(), json!(true));
+        }
+        let call = AdminCall::new(Method::POST, path)
+            .query("wait", "2s")
+            .query_if("dry_run", self.dry_run.then_some("true"))
+            .if_unchanged(Some(tag))
+            .header(HeaderName::from_static("idempotency-key"), &idempotency_key())
+            .json(&body.into())
+            .patient();
+        let done = self.admin.json(call)?;
+        let text = published_text(&done, self.dry_run);
+        if number(&done, "rejected") > 0 || number(&done, "silent") > 0 {
+            warn("not all instances have applied it; see `tollgate control status`");
+        }
+        Ok(report(&self.admin, &done, &text))
+    }
+}
+
+/// What a publish did.
+fn published_text(done: &Value, dry_run: bool) -> String {
+    let (version, revision) = (number(done, "version"), number(done, "revision"));
+    if done.get("changed").and_then(Value::as_bool) == Some(false) {
+        return format!("no changes: version {version}, revision {revision}");
+    }
+    if dry_run {
+        return "valid; nothing was published".to_owned();
+    }
+    let time = |name: &str| match done.get(name).and_then(Value::as_u64) {
+        Some(ms) => format!(" ({ms} ms)"),
+        None => String::new(),
+    };
+    let plural = |count: u64| if count == 1 { "instance" } else { "instances" };
+    let (prepared, applied) = (number(done, "prepared"), number(done, "applied"));
+    let all = applied + number(done, "rejected") + number(done, "silent");
+    format!(
+        "prepared on {prepared} of {prepared} {}{}\npublished version {version}, revision {revision}\napplied on {applied} of {all} {}{}",
+        plural(prepared),
+        time("prepared_ms"),
+        plural(all),
+        time("applied_ms"),
+    )
+}
+
+impl ServerPlan {
+    /// Requests the plan of a set.
+    pub(super) fn request(admin: &AdminArgs, set: &Value) -> Result<Self, Failure> {
+        let body = admin.json(AdminCall::new(Method::POST, "/plan").json(set).patient())?;
+        let live = body.get("live").unwrap_or(&Value::Null);
+        let unreadable = |error: serde_json::Error| {
+            Failure::error(format!(
+                "the plan cannot be read: {error}; has the server the version of this program?"
+            ))
+        };
+        let plan = body.get("plan").cloned().unwrap_or_default();
+        Ok(Self {
+            plan: serde_json::from_value(plan).map_err(unreadable)?,
+            tag: cell(live, "etag"),
+            digest: cell(&body, "digest"),
+            body,
+        })
+    }
+}
+
+/// A key that no other request has: a retry after a lost response publishes once.
+fn idempotency_key() -> String {
+    format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_publish_prints_what_instances_did() {
+        let done = json!({"version": 42, "revision": 813, "changed": true, "prepared": 12, "applied": 12, "rejected": 0,
+                          "silent": 0, "prepared_ms": 180, "applied_ms": 240});
+        assert_eq!(
+            published_text(&done, false),
+            "prepared on 12 of 12 instances (180 ms)\npublished version 42, revision 813\napplied on 12 of 12 instances (240 ms)"
+        );
+        let done = json!({"version": 42, "revision": 813, "changed": false});
+        assert_eq!(published_text(&done, false), "no changes: version 42, revision 813");
+        let done = json!({"version": 1, "revision": 1, "prepared": 1, "applied": 0, "silent": 1});
+        assert!(published_text(&done, false).ends_with("applied on 0 of 1 instance"));
+    }
+}

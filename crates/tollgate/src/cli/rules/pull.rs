@@ -1,0 +1,160 @@
+//! `tollgate rules pull` and `tollgate rules history`: versions as they were written.
+
+use crate::cli::admin::table::{cell, number, render};
+use crate::cli::admin::{AdminArgs, AdminCall, CommandResult, Failure, date, report};
+use clap::Args;
+use hyper::Method;
+use serde_json::{Value, json};
+use std::path::{Component, Path, PathBuf};
+
+/// Arguments of `tollgate rules pull`.
+#[derive(Args)]
+pub(super) struct Pull {
+    /// The folder to write to
+    #[arg(long, default_value = ".", value_name = "DIR")]
+    to: PathBuf,
+    /// The version; by default the live one
+    #[arg(long, value_name = "N")]
+    version: Option<u64>,
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+/// Arguments of `tollgate rules history`.
+#[derive(Args)]
+pub(super) struct History {
+    /// Only changes of this rule
+    #[arg(long, value_name = "ID")]
+    rule: Option<String>,
+    /// The domain of the rule
+    #[arg(long, default_value = "default", value_name = "D")]
+    domain: String,
+    /// The most entries to list
+    #[arg(long, default_value_t = 50, value_name = "N")]
+    max: usize,
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+impl Pull {
+    pub(super) fn run(&self) -> CommandResult {
+        let number_text = self
+            .version
+            .map_or_else(|| "live".to_owned(), |version| version.to_string());
+        let call = AdminCall::new(Method::GET, "/version").query("number", &number_text);
+        let version = self.admin.json(call)?;
+        let files = version
+            .get("files")
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default();
+        let mut written = Vec::new();
+        for file in &files {
+            let (path, text) = (
+                file.get("path").and_then(Value::as_str),
+                file.get("text").and_then(Value::as_str),
+            );
+            let (Some(path), Some(text)) = (path, text) else {
+                return Err(Failure::error("the response has a file without a path or a text"));
+            };
+            write_file(&self.to, path, text)?;
+            written.push(path.to_owned());
+        }
+        let number = number(&version, "number");
+        let count = match written.len() {
+            1 => "1 file".to_owned(),
+            count => format!("{count} files"),
+        };
+        let text = format!("version {number}: {count} in {}", self.to.display());
+        let body = json!({"version": number, "digest": cell(&version, "digest"), "files": written});
+        Ok(report(&self.admin, &body, &text))
+    }
+}
+
+/// Writes a file below a folder, in one step: a reader sees the old one or the new one.
+fn write_file(folder: &Path, name: &str, text: &str) -> Result<(), Failure> {
+    let relative = Path::new(name);
+    let is_below = relative.components().all(|part| matches!(part, Component::Normal(_)));
+    if name.is_empty() || !is_below {
+        return Err(Failure::error(format!(
+            "the version has a file `{name}`, which is not below a folder"
+        )));
+    }
+    let path = folder.join(relative);
+    let unusable = |error: std::io::Error| Failure::error(format!("{}: {error}", path.display()));
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent).map_err(unusable)?;
+    }
+    let mut new_name = path.as_os_str().to_owned();
+    new_name.push(".tmp");
+    std::fs::write(&new_name, text).map_err(unusable)?;
+    std::fs::rename(&new_name, &path).map_err(unusable)
+}
+
+impl History {
+    pub(super) fn run(&self) -> CommandResult {
+        match &self.rule {
+            Some(rule) => self.rule_history(rule),
+            None => self.versions(),
+        }
+    }
+
+    fn versions(&self) -> CommandResult {
+        let items = self.admin.items("/versions", &[], self.max)?;
+        let rows: Vec<[String; 6]> = items
+            .iter()
+            .map(|item| {
+                let is_live = item.get("live").and_then(Value::as_bool).unwrap_or(false);
+                [
+                    cell(item, "number"),
+                    if is_live {
+                        "live".to_owned()
+                    } else {
+                        cell(item, "state")
+                    },
+                    date::time_text(number(item, "created_at")),
+                    cell(item, "actor"),
+                    cell(item, "source"),
+                    cell(item, "reason"),
+                ]
+            })
+            .collect();
+        let header = ["version", "state", "at", "by", "source", "reason"];
+        let text = render(header, &rows, "no versions");
+        Ok(report(&self.admin, &json!({ "items": items }), &text))
+    }
+
+    fn rule_history(&self, rule: &str) -> CommandResult {
+        let filter = [("domain", self.domain.clone()), ("id", rule.to_owned())];
+        let items = self.admin.items("/rule/history", &filter, self.max)?;
+        let rows: Vec<[String; 7]> = items
+            .iter()
+            .map(|item| {
+                [
+                    cell(item, "revision"),
+                    cell(item, "version"),
+                    cell(item, "kind"),
+                    date::time_text(number(item, "at")),
+                    cell(item, "actor"),
+                    format!("{}:{}", cell(item, "path"), cell(item, "line")),
+                    cell(item, "reason"),
+                ]
+            })
+            .collect();
+        let header = ["revision", "version", "change", "at", "by", "file", "reason"];
+        let text = render(header, &rows, "no changes of this rule");
+        Ok(report(&self.admin, &json!({ "items": items }), &text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_never_written_outside_the_folder() {
+        for name in ["../x", "/etc/x", "", "a/../../x", "./x/.."] {
+            assert!(write_file(Path::new("/nonexistent"), name, "").is_err(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! The control plane of one instance: rules, override rows and subject attributes in a database, and the task that keeps the
+//! active rules at them.
+//!
+//! [`Control`] is what the admin API and `tollgate serve` use. `control/database.rs` keeps the truth, `control/follower.rs` applies it,
+//! `control/disk.rs` keeps the last good state for a start without the database, `control/write.rs` changes it. Decisions
+//! never wait for any of it: they read the active rules of the gate.
+
+pub mod chain;
+pub mod database;
+pub mod disk;
+mod error;
+mod expiry;
+mod follower;
+mod layers;
+pub mod model;
+pub mod plan;
+mod problem;
+mod start;
+mod state;
+mod tables;
+mod write;
+
+pub use error::ControlError;
+pub use follower::InstanceStatus;
+pub use problem::SetProblem;
+pub use start::DatabaseChoice;
+pub use state::{ControlStatus, DatabaseStatus, LiveState, RejectedRow, RuleCounts, RuleLayer, RuleText, RulesOrigin};
+pub use write::{
+    AttributeWrite, CheckedSet, PlannedSet, PublishOptions, PublishSet, Published, RowWrite, WriteOptions, Written,
+};
+
+use self::database::{AttributeFilter, AttributeKey, Database, RowFilter, RowKey};
+use self::model::{Author, OverrideRow, RowSubject, SetFile, SubjectAttribute, VersionMeta};
+use self::layers::ControlParts;
+use self::write::{publish, rows, rule_edit};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The result of a call of the control plane.
+pub type ControlResult<T> = Result<T, ControlError>;
+
+/// The control plane of one instance. Cheap to clone.
+///
+/// Principals, sessions, the audit log, stored responses, versions and their files are read and written through
+/// [`Control::database`]; a write needs [`Control::writable_database`] first. Rules, rows and attributes are written here only, because
+/// they are validated against the active rules first; reads of them go on from memory while the database is away.
+#[derive(Clone, Debug)]
+pub struct Control {
+    parts: Arc<ControlParts>,
+}
+
+/// Settings of the control plane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControlOptions {
+    /// The interval of reads of the database's head.
+    pub database_poll: Duration,
+    /// True if the file layer is served when managed rules are expected and cannot be found.
+    pub start_without: bool,
+    /// True if managed rules are expected though there is no database file: PostgreSQL, or another source, is configured.
+    pub is_managed: bool,
+    /// True if only a push creates versions.
+    pub git_only: bool,
+    /// Versions that are kept.
+    pub keep_versions: u64,
+    /// The age of audit entries that are kept.
+    pub audit_keep: Duration,
+}
+
+impl Default for ControlOptions {
+    fn default() -> Self {
+        Self {
+            database_poll: Duration::from_secs(5),
+            start_without: false,
+            is_managed: false,
+            git_only: false,
+            keep_versions: 1_000,
+            audit_keep: Duration::from_secs(400 * 86_400),
+        }
+    }
+}
+
+impl Control {
+    /// The database, for reads that concern no rules. None with `database: none`.
+    pub fn database(&self) -> Option<&Database> {
+        self.parts.database.as_ref()
+    }
+
+    /// The database, for writes that change no rules: principals, sessions, audit entries. A file is locked for this process first.
+    ///
+    /// # Errors
+    /// No database, or another process has it.
+    pub async fn writable_database(&self) -> ControlResult<&Database> {
+        self.parts.writable().await
+    }
+
+    /// The managed state that the active rules were made of.
+    pub fn live(&self) -> Arc<LiveState> {
+        self.parts.live.load_full()
+    }
+
+    /// The status of this instance.
+    pub fn status(&self) -> ControlStatus {
+        start::status(&self.parts)
+    }
+
+    /// The id of this instance, random per start.
+    pub fn instance(&self) -> &str {
+        &self.parts.instance
+    }
+
+    /// Settings.
+    pub fn options(&self) -> &ControlOptions {
+        &self.parts.options
+    }
+
+    /// Waits until this instance has applied a revision of its epoch. False after the timeout.
+    pub async fn wait_applied(&self, revision: u64, timeout: Duration) -> bool {
+        self.parts.wait_applied(revision, timeout).await
+    }
+
+    /// Runs the follower, expiry and retention without end.
+    pub async fn run(self) {
+        tokio::join!(
+            follower::follow(&self.parts),
+            expiry::expire_rows(&self.parts),
+            expiry::prune(&self.parts),
+            expiry::keep_synced(&self.parts),
+        );
+    }
+
+    /// The rows after a key, in the order of their keys: from the database, or from memory while it is away.
+    pub async fn rows(&self, filter: &RowFilter, after: Option<&RowKey>, limit: usize) -> Vec<OverrideRow> {
+        if let Some(database) = self.readable_database()
+            && let Ok(rows) = database.rows(filter, after, limit).await
+        {
+            return rows;
+        }
+        self.parts.tables.rows(filter, after, limit)
+    }
+
+    /// One row, likewise.
+    pub async fn row(&self, key: &RowKey) -> Option<OverrideRow> {
+        if let Some(database) = self.readable_database()
+            && let Ok(row) = database.row(key).await
+        {
+            return row;
+        }
+        self.parts.tables.row(key)
+    }
+
+    /// The reason why the active rules do not use a row; none if they do, or if it does not exist.
+    pub fn row_error(&self, domain: &str, rule: &str, subject: &RowSubject) -> Option<String> {
+        self.parts.tables.row_error(domain, rule, subject)
+    }
+
+    /// True if the active rules have a rule of this name that rows can belong to.
+    pub fn has_rule(&self, domain: &str, rule: &str) -> bool {
+        self.parts.has_rule(domain, rule)
+    }
+
+    /// The attributes after a key, in the order of their keys: from the database, or from memory while it is away.
+    pub async fn attributes(
+        &self,
+        filter: &AttributeFilter,
+        after: Option<&AttributeKey>,
+        limit: usize,
+    ) -> Vec<SubjectAttribute> {
+        if let Some(database) = self.readable_database()
+            && let Ok(attributes) = database.attributes(filter, after, limit).await
+        {
+            return attributes;
+        }
+        self.parts.tables.attributes(filter, after, limit)
+    }
+
+    /// One attribute, likewise.
+    pub async fn attribute(&self, key: &AttributeKey) -> Option<SubjectAttribute> {
+        if let Some(database) = self.readable_database()
+            && let Ok(attribute) = database.attribute(key).await
+        {
+            return attribute;
+        }
+        self.parts.tables.attribute(key)
+    }
+
+    /// The database, if rows are better read from it than from memory.
+    fn readable_database(&self) -> Option<&Database> {
+        let is_readable = self.parts.may_read() && self.parts.health().is_up;
+        self.parts.database.as_ref().filter(|_| is_readable)
+    }
+
+    /// The layer of an active rule.
+    pub fn layer_of(&self, rule: &tollgate_limiter::core::rules::Rule) -> RuleLayer {
+        layers::layer_of(rule)
+    }
+
+    /// The text and position of an active rule. Its revision is read from the database, or is that of the last publish.
+    pub async fn rule_text(&self, domain: &str, id: &str) -> Option<RuleText> {
+        rule_edit::rule_text(&self.parts, domain, id).await
+    }
+
+    /// Sets or deletes one row.
+    ///
+    /// # Errors
+    /// Terms that its rule cannot have, an unknown rule, a precondition that does not hold, or no database.
+    pub async fn write_row(&self, row: RowWrite, options: &WriteOptions, author: Author) -> ControlResult<Written> {
+        rows::write_rows(&self.parts, vec![row], options, author).await
+    }
+
+    /// Sets and deletes rows, all or none. Problems carry the index of their row, from 1, as their line.
+    ///
+    /// # Errors
+    /// As for one row.
+    pub async fn import_rows(
+        &self,
+        rows: Vec<RowWrite>,
+        options: &WriteOptions,
+        author: Author,
+    ) -> ControlResult<Written> {
+        rows::write_rows(&self.parts, rows, options, author).await
+    }
+
+    /// Sets or deletes one subject attribute.
+    ///
+    /// # Errors
+    /// A name or value that is too long, a precondition that does not hold, or no database.
+    pub async fn write_attribute(
+        &self,
+        attribute: AttributeWrite,
+        options: &WriteOptions,
+        author: Author,
+    ) -> ControlResult<Written> {
+        rows::write_attributes(&self.parts, vec![attribute], options, author).await
+    }
+
+    /// Sets and deletes subject attributes, all or none. Problems carry the index, from 1, as their line.
+    ///
+    /// # Errors
+    /// As for one attribute.
+    pub async fn import_attributes(
+        &self,
+        attributes: Vec<AttributeWrite>,
+        options: &WriteOptions,
+        author: Author,
+    ) -> ControlResult<Written> {
+        rows::write_attributes(&self.parts, attributes, options, author).await
+    }
+
+    /// Compiles files with the file layer and the rows of this instance, and reports every problem.
+    ///
+    /// # Errors
+    /// Files that are too large or have bad paths. Problems of rules are the result, not an error.
+    pub async fn check_set(&self, files: Vec<SetFile>) -> ControlResult<CheckedSet> {
+        publish::check_set(&self.parts, files).await
+    }
+
+    /// The plan that would make files live.
+    ///
+    /// # Errors
+    /// Files that cannot be used.
+    pub async fn plan(&self, files: Vec<SetFile>) -> ControlResult<PlannedSet> {
+        publish::plan(&self.parts, files).await
+    }
+
+    /// Stores files as a draft. Files of an equal digest are stored once: then the existing version is returned, and false.
+    ///
+    /// # Errors
+    /// Files that are too large, `edits: git`, or no database. A draft may have errors.
+    pub async fn save_version(
+        &self,
+        files: Vec<SetFile>,
+        options: &PublishOptions,
+        author: Author,
+    ) -> ControlResult<(VersionMeta, bool)> {
+        publish::save_version(&self.parts, files, options, author).await
+    }
+
+    /// Makes a set live: compiled here first, then committed.
+    ///
+    /// # Errors
+    /// Everything that keeps it from being live; then nothing has changed.
+    pub async fn publish(&self, set: PublishSet, options: &PublishOptions, author: Author) -> ControlResult<Published> {
+        publish::publish(&self.parts, set, options, author).await
+    }
+
+    /// Makes an older version live again; without a number, the parent of the live one.
+    ///
+    /// # Errors
+    /// As for a publish.
+    pub async fn rollback(
+        &self,
+        version: Option<u64>,
+        options: &PublishOptions,
+        author: Author,
+    ) -> ControlResult<Published> {
+        publish::rollback(&self.parts, version, options, author).await
+    }
+
+    /// Replaces or adds one rule, written as a mapping, and publishes the set with it. A new rule lives in
+    /// `managed/<domain>/<id>.yaml`.
+    ///
+    /// # Errors
+    /// As for a publish, and a rule of the file layer.
+    pub async fn put_rule(
+        &self,
+        domain: &str,
+        id: &str,
+        yaml: &str,
+        options: &PublishOptions,
+        author: Author,
+    ) -> ControlResult<Published> {
+        rule_edit::put_rule(&self.parts, domain, id, yaml, options, author).await
+    }
+
+    /// Deletes one rule and publishes the set without it.
+    ///
+    /// # Errors
+    /// As for a publish, and a rule of the file layer.
+    pub async fn delete_rule(
+        &self,
+        domain: &str,
+        id: &str,
+        options: &PublishOptions,
+        author: Author,
+    ) -> ControlResult<Published> {
+        rule_edit::delete_rule(&self.parts, domain, id, options, author).await
+    }
+}

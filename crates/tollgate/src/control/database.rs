@@ -1,0 +1,175 @@
+//! The truth of the control plane: versions, rows, attributes, changes, the audit log and access, in SQLite or PostgreSQL.
+//!
+//! One type for both. Everything is opened when it is needed and created at the first write; until then reads answer that there is
+//! nothing. All writes of a process go through one bounded queue and are committed together ([`writer`]); every one that changes
+//! rules gets a revision, and every one that a person can cause an audit entry, in the same transaction. Each call ends within its
+//! deadline. This module knows no wire and no rules: it stores what it is given.
+
+mod access;
+mod attributes;
+mod audit;
+mod changes;
+mod connection;
+mod error;
+mod fleet;
+mod query;
+mod requests;
+mod retention;
+mod rows;
+mod schema;
+mod versions;
+mod writer;
+
+pub use error::{DatabaseError, DatabaseResult, StaleItem};
+pub use requests::{
+    AttributeFilter, AttributeKey, AuditFilter, AuditProblem, AuditRecord, AuditReport, CommitRequest, Committed,
+    DatabaseSnapshot, IdempotencyKey, InstanceReport, ItemCondition, ItemKey, NewVersion, Retention, RowFilter, RowKey,
+    RuleChange, RuleHistoryEntry, StoredResponse,
+};
+pub use versions::MAX_SET_BYTES;
+
+use self::connection::{Backend, Connection, DEADLINE, Parameter, ResultRow};
+use sqlx::SqlSafeStr;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+use tokio::sync::{mpsc, watch};
+
+/// The database of the control plane. Cheap to clone.
+///
+/// It is used inside a tokio runtime. The runtime of the first write runs the writer, and that of the first call to PostgreSQL its
+/// connections: use one that lasts.
+#[derive(Clone)]
+pub struct Database {
+    shared: Arc<Shared>,
+    /// The queue of the writer, which ends when the last clone is dropped. None: it was not needed yet.
+    queue: Arc<Mutex<Option<mpsc::Sender<writer::Job>>>>,
+}
+
+/// The part of a database that its tasks use.
+struct Shared {
+    backend: Backend,
+    /// Unix time in milliseconds.
+    clock: Box<dyn Fn() -> u64 + Send + Sync>,
+    /// True once the tables were seen; they are never removed.
+    has_schema: AtomicBool,
+    /// True once this process has migrated them.
+    is_migrated: AtomicBool,
+    hints: watch::Sender<u64>,
+    is_listening: AtomicBool,
+}
+
+/// The deadline of reads and writes of large amounts.
+const LONG_DEADLINE: Duration = Duration::from_secs(30);
+
+impl Database {
+    /// A file, which need not exist.
+    pub fn sqlite(path: impl Into<PathBuf>) -> Self {
+        Self::of(Backend::sqlite(path.into()))
+    }
+
+    /// A server. Nothing is connected yet.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Invalid`] for a URL that cannot be read.
+    pub fn postgres(url: &str) -> DatabaseResult<Self> {
+        Ok(Self::of(Backend::postgres(url)?))
+    }
+
+    /// Replaces the clock, which returns Unix time in milliseconds. For tests.
+    ///
+    /// # Panics
+    /// If the database was cloned or used.
+    #[must_use]
+    pub fn with_clock(mut self, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+        let shared = Arc::get_mut(&mut self.shared).expect("a database that was not cloned yet");
+        shared.clock = Box::new(clock);
+        self
+    }
+
+    /// The kind: `sqlite` or `postgres`.
+    pub fn kind(&self) -> &'static str {
+        self.shared.backend.name()
+    }
+
+    fn of(backend: Backend) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                backend,
+                clock: Box::new(|| {
+                    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+                    now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
+                }),
+                has_schema: AtomicBool::new(false),
+                is_migrated: AtomicBool::new(false),
+                hints: watch::Sender::new(0),
+                is_listening: AtomicBool::new(false),
+            }),
+            queue: Arc::default(),
+        }
+    }
+
+    /// A transaction that reads; none: nothing has been written yet.
+    async fn reader(&self) -> DatabaseResult<Option<Connection>> {
+        let Some(mut connection) = self.shared.backend.read().await? else {
+            return Ok(None);
+        };
+        if !self.shared.has_schema.load(Ordering::Relaxed) {
+            if !schema::exists(&mut connection).await? {
+                return Ok(None);
+            }
+            self.shared.has_schema.store(true, Ordering::Relaxed);
+        }
+        Ok(Some(connection))
+    }
+
+    /// True if nothing has been written yet.
+    async fn is_empty(&self) -> DatabaseResult<bool> {
+        if self.shared.has_schema.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        Ok(within(DEADLINE, self.reader()).await?.is_none())
+    }
+
+    /// The rows of one query; none where nothing has been written yet.
+    async fn list<T>(
+        &self,
+        sql: impl SqlSafeStr,
+        parameters: &[Parameter],
+        decode: impl Fn(&ResultRow) -> DatabaseResult<T>,
+    ) -> DatabaseResult<Vec<T>> {
+        let found = within(DEADLINE, async {
+            match self.reader().await? {
+                Some(mut connection) => connection.fetch(sql, parameters).await,
+                None => Ok(Vec::new()),
+            }
+        })
+        .await?;
+        found.iter().map(decode).collect()
+    }
+}
+
+impl Shared {
+    /// Wakes those who listen.
+    fn hint(&self) {
+        self.hints.send_modify(|count| *count = count.wrapping_add(1));
+    }
+}
+
+impl fmt::Debug for Database {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without its URL, which may have a password.
+        f.debug_struct("Database")
+            .field("kind", &self.kind())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The result of a call, or its timeout.
+async fn within<T>(deadline: Duration, call: impl Future<Output = DatabaseResult<T>>) -> DatabaseResult<T> {
+    tokio::time::timeout(deadline, call)
+        .await
+        .unwrap_or_else(|_| Err(DatabaseError::Unavailable("no answer within the deadline".to_owned())))
+}

@@ -1,0 +1,140 @@
+//! Subject attributes: lists, look-ups, and the statements of a commit.
+
+use super::Database;
+use super::connection::{Connection, Parameter, ResultRow, parameters};
+use super::error::DatabaseResult;
+use super::query::{Select, contains, value_rows};
+use super::requests::{AttributeFilter, AttributeKey};
+use crate::control::model::SubjectAttribute;
+use sqlx::AssertSqlSafe;
+
+impl Database {
+    /// Returns attributes in the order of their keys, after a key.
+    ///
+    /// # Errors
+    /// An unavailable or damaged database.
+    pub async fn attributes(
+        &self,
+        filter: &AttributeFilter,
+        after: Option<&AttributeKey>,
+        limit: usize,
+    ) -> DatabaseResult<Vec<SubjectAttribute>> {
+        let mut select = Select::from(COLUMNS);
+        if let Some(source) = &filter.source {
+            select.and("source = ", source);
+        }
+        if let Some(subject) = &filter.subject {
+            select.and("subject = ", subject);
+        }
+        if let Some(text) = &filter.text {
+            select.and_text_in(&["subject", "value"], &contains(text));
+        }
+        if let Some(key) = after {
+            select.and_after(
+                "source, subject, name",
+                &[(&key.source).into(), (&key.subject).into(), (&key.name).into()],
+            );
+        }
+        let (sql, parameters) = select.order_by("source, subject, name", limit);
+        self.list(AssertSqlSafe(sql), &parameters, attribute_of).await
+    }
+
+    /// Returns one attribute.
+    ///
+    /// # Errors
+    /// An unavailable or damaged database.
+    pub async fn attribute(&self, key: &AttributeKey) -> DatabaseResult<Option<SubjectAttribute>> {
+        let mut select = Select::from(COLUMNS);
+        select.and("source = ", &key.source);
+        select.and("subject = ", &key.subject);
+        select.and("name = ", &key.name);
+        let (sql, parameters) = select.order_by("name", 1);
+        Ok(self.list(AssertSqlSafe(sql), &parameters, attribute_of).await?.pop())
+    }
+}
+
+/// All attributes, by key.
+pub(super) async fn all_attributes(connection: &mut Connection) -> DatabaseResult<Vec<SubjectAttribute>> {
+    let sql =
+        "SELECT source, subject, name, value, revision, actor FROM subject_attribute ORDER BY source, subject, name";
+    connection.fetch(sql, &[]).await?.iter().map(attribute_of).collect()
+}
+
+/// The attributes with these keys.
+pub(super) async fn find_attributes(
+    connection: &mut Connection,
+    keys: &[AttributeKey],
+) -> DatabaseResult<Vec<SubjectAttribute>> {
+    if keys.is_empty() {
+        return Ok(Vec::new());
+    }
+    let sql = format!(
+        "{COLUMNS} WHERE (source, subject, name) IN (VALUES {})",
+        value_rows(keys.len(), 3)
+    );
+    let found = connection.fetch(AssertSqlSafe(sql), &key_parameters(keys)).await?;
+    found.iter().map(attribute_of).collect()
+}
+
+/// Writes these attributes over those with the same keys. Each key appears once.
+pub(super) async fn upsert_attributes(
+    connection: &mut Connection,
+    attributes: &[SubjectAttribute],
+) -> DatabaseResult<()> {
+    if attributes.is_empty() {
+        return Ok(());
+    }
+    let sql = format!(
+        "INSERT INTO subject_attribute (source, subject, name, value, revision, actor) VALUES {}
+         ON CONFLICT (source, subject, name) DO UPDATE SET value = excluded.value, revision = excluded.revision,
+         actor = excluded.actor",
+        value_rows(attributes.len(), 6)
+    );
+    let parameters: Vec<Parameter> = attributes
+        .iter()
+        .flat_map(|attribute| -> [Parameter; 6] {
+            [
+                (&attribute.source).into(),
+                (&attribute.subject).into(),
+                (&attribute.name).into(),
+                (&attribute.value).into(),
+                attribute.revision.into(),
+                (&attribute.actor).into(),
+            ]
+        })
+        .collect();
+    connection.execute(AssertSqlSafe(sql), &parameters).await?;
+    Ok(())
+}
+
+/// Deletes the attributes with these keys.
+pub(super) async fn delete_attributes(connection: &mut Connection, keys: &[AttributeKey]) -> DatabaseResult<()> {
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let sql = format!(
+        "DELETE FROM subject_attribute WHERE (source, subject, name) IN (VALUES {})",
+        value_rows(keys.len(), 3)
+    );
+    connection.execute(AssertSqlSafe(sql), &key_parameters(keys)).await?;
+    Ok(())
+}
+
+const COLUMNS: &str = "SELECT source, subject, name, value, revision, actor FROM subject_attribute";
+
+fn key_parameters(keys: &[AttributeKey]) -> Vec<Parameter> {
+    keys.iter()
+        .flat_map(|key| parameters![&key.source, &key.subject, &key.name].to_vec())
+        .collect()
+}
+
+fn attribute_of(row: &ResultRow) -> DatabaseResult<SubjectAttribute> {
+    Ok(SubjectAttribute {
+        source: row.text(0)?,
+        subject: row.text(1)?,
+        name: row.text(2)?,
+        value: row.text(3)?,
+        revision: row.number(4)?,
+        actor: row.text(5)?,
+    })
+}

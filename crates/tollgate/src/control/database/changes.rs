@@ -1,0 +1,139 @@
+//! The head, the log of changes, and one consistent read of everything.
+
+use super::connection::parameters;
+use super::error::{DatabaseError, DatabaseResult};
+use super::requests::{CommitRequest, Committed, DatabaseSnapshot};
+use super::writer::ledger::read_head;
+use super::writer::{WriteReply, WriteRequest};
+use super::{DEADLINE, Database, LONG_DEADLINE, attributes, rows, versions, within};
+use crate::control::chain::{change_text, next_chain_of_text};
+use crate::control::model::{Change, ChangeBody, DatabaseHead, Digest};
+
+impl Database {
+    /// Returns the head; none: nothing has been written yet.
+    ///
+    /// # Errors
+    /// An unavailable or damaged database.
+    pub async fn head(&self) -> DatabaseResult<Option<DatabaseHead>> {
+        within(DEADLINE, async {
+            match self.reader().await? {
+                Some(mut connection) => Ok(Some(read_head(&mut connection).await?)),
+                None => Ok(None),
+            }
+        })
+        .await
+    }
+
+    /// Commits changes, each with the next revision and an audit entry, in one transaction.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Stale`] if a condition does not hold; [`DatabaseError::Missing`] for a version that does not exist;
+    /// an unavailable or full database. Then nothing is changed, except that an unavailable one may have committed.
+    pub async fn commit(&self, request: CommitRequest) -> DatabaseResult<Committed> {
+        match self.write(WriteRequest::Commit(Box::new(request))).await? {
+            WriteReply::Committed(committed) => Ok(*committed),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    /// Returns changes after a revision, in order and without gaps. Their chain is verified from the first to the last.
+    ///
+    /// # Errors
+    /// [`DatabaseError::Pruned`] if the log begins later, [`DatabaseError::Newer`] if the next change is of an unknown kind, and
+    /// an unavailable or damaged database.
+    pub async fn changes_since(&self, revision: u64, limit: usize) -> DatabaseResult<Vec<Change>> {
+        let sql = "SELECT revision, body, chain, at, kind FROM change WHERE revision >= $1 ORDER BY revision LIMIT $2";
+        // With the change before them, whose chain theirs continue.
+        let found = self
+            .list(sql, parameters![revision, (limit as u64).saturating_add(1)], |row| {
+                Ok((
+                    row.number(0)?,
+                    row.text(1)?,
+                    row.parsed(2, Digest::parse)?,
+                    row.number(3)?,
+                    row.text(4)?,
+                ))
+            })
+            .await?;
+        let mut chain = (revision == 0).then(Digest::default);
+        let mut next = revision;
+        let mut changes = Vec::new();
+        for (number, text, stored, at, kind) in found {
+            if number == revision {
+                chain = Some(stored);
+                continue;
+            }
+            next += 1;
+            if number != next {
+                return Err(if changes.is_empty() {
+                    DatabaseError::Pruned { first: number }
+                } else {
+                    DatabaseError::Corrupt(format!("revision {next} is missing in the log of changes"))
+                });
+            }
+            if chain.is_some_and(|before| next_chain_of_text(&before, number, &text) != stored) {
+                return Err(DatabaseError::Corrupt(format!("the chain breaks at revision {number}")));
+            }
+            let body = serde_json::from_str::<ChangeBody>(&text).ok();
+            let Some(body) = body.filter(|body| change_text(body) == text) else {
+                // Those before it can be applied.
+                if !changes.is_empty() {
+                    break;
+                }
+                return Err(DatabaseError::Newer(format!(
+                    "revision {number} is a change of the kind `{}`",
+                    kind.escape_debug()
+                )));
+            };
+            chain = Some(stored);
+            changes.push(Change {
+                revision: number,
+                body,
+                chain: stored,
+                at,
+            });
+        }
+        changes.truncate(limit);
+        Ok(changes)
+    }
+
+    /// Returns everything that an instance serves, of one moment; none: nothing has been written yet. Its deadline is 30 s.
+    ///
+    /// # Errors
+    /// An unavailable or damaged database.
+    pub async fn snapshot(&self) -> DatabaseResult<Option<DatabaseSnapshot>> {
+        within(LONG_DEADLINE, async {
+            let Some(mut connection) = self.reader().await? else {
+                return Ok(None);
+            };
+            if connection.is_postgres() {
+                connection.execute("SET LOCAL statement_timeout = 30000", &[]).await?;
+            }
+            let head = read_head(&mut connection).await?;
+            let live = versions::find_version(&mut connection, head.live_version).await?;
+            let (version, set_revision) = match live {
+                Some((version, revision)) => (Some(version), revision),
+                None if head.live_version == 0 => (None, 0),
+                None => {
+                    return Err(DatabaseError::Corrupt(format!(
+                        "the live version {} is missing",
+                        head.live_version
+                    )));
+                }
+            };
+            let files = match &version {
+                Some(version) => versions::files_of(&mut connection, version).await?,
+                None => Vec::new(),
+            };
+            Ok(Some(DatabaseSnapshot {
+                files,
+                version,
+                set_revision,
+                rows: rows::all_rows(&mut connection).await?,
+                attributes: attributes::all_attributes(&mut connection).await?,
+                head,
+            }))
+        })
+        .await
+    }
+}

@@ -1,0 +1,142 @@
+//! Texts of queries with optional filters. Values are always parameters.
+
+use super::connection::Parameter;
+use std::fmt::Write as _;
+
+/// A query under construction.
+pub(super) struct Select {
+    sql: String,
+    parameters: Vec<Parameter>,
+    separator: &'static str,
+}
+
+impl Select {
+    /// Starts with `SELECT … FROM …`.
+    pub(super) fn from(columns: &'static str) -> Self {
+        Self {
+            sql: columns.to_owned(),
+            parameters: Vec::new(),
+            separator: " WHERE ",
+        }
+    }
+
+    /// Adds a condition that ends before its value.
+    pub(super) fn and(&mut self, condition: &'static str, value: impl Into<Parameter>) {
+        self.separate();
+        self.sql.push_str(condition);
+        self.push(value.into());
+    }
+
+    /// Requires one of these values; an empty list requires nothing.
+    pub(super) fn and_one_of(&mut self, column: &'static str, values: &[String]) {
+        if values.is_empty() {
+            return;
+        }
+        self.separate();
+        self.sql.push_str(column);
+        self.sql.push_str(" IN ");
+        self.push_list(values.iter().map(Into::into));
+    }
+
+    /// Requires a pattern in one of these columns, without regard to case.
+    pub(super) fn and_text_in(&mut self, columns: &[&'static str], pattern: &str) {
+        self.separate();
+        for (index, column) in columns.iter().enumerate() {
+            let opening = if index == 0 { "(" } else { " OR " };
+            let _ = write!(self.sql, "{opening}lower({column}) LIKE ");
+            self.push(pattern.into());
+            self.sql.push_str(" ESCAPE '!'");
+        }
+        self.sql.push(')');
+    }
+
+    /// Requires a pattern in one column.
+    pub(super) fn and_like(&mut self, column: &'static str, pattern: &str) {
+        self.separate();
+        let _ = write!(self.sql, "{column} LIKE ");
+        self.push(pattern.into());
+        self.sql.push_str(" ESCAPE '!'");
+    }
+
+    /// Requires a key after this one.
+    pub(super) fn and_after(&mut self, columns: &'static str, key: &[Parameter]) {
+        self.separate();
+        let _ = write!(self.sql, "({columns}) > ");
+        self.push_list(key.iter().cloned());
+    }
+
+    /// Finishes the text.
+    pub(super) fn order_by(mut self, columns: &'static str, limit: usize) -> (String, Vec<Parameter>) {
+        let _ = write!(self.sql, " ORDER BY {columns} LIMIT ");
+        self.push((limit as u64).into());
+        (self.sql, self.parameters)
+    }
+
+    fn separate(&mut self) {
+        self.sql.push_str(self.separator);
+        self.separator = " AND ";
+    }
+
+    fn push(&mut self, value: Parameter) {
+        self.parameters.push(value);
+        let _ = write!(self.sql, "${}", self.parameters.len());
+    }
+
+    fn push_list(&mut self, values: impl Iterator<Item = Parameter>) {
+        for (index, value) in values.enumerate() {
+            self.sql.push(if index == 0 { '(' } else { ',' });
+            self.push(value);
+        }
+        self.sql.push(')');
+    }
+}
+
+/// The pattern of texts that contain this one, in lower case, to be escaped by `!`.
+pub(super) fn contains(text: &str) -> String {
+    format!("%{}%", escaped(&text.to_ascii_lowercase()))
+}
+
+/// The pattern of texts that begin with this one, to be escaped by `!`.
+pub(super) fn begins_with(text: &str) -> String {
+    format!("{}%", escaped(text))
+}
+
+/// `($1,$2),($3,$4)` for two rows of two values.
+pub(super) fn value_rows(rows: usize, width: usize) -> String {
+    let mut text = String::with_capacity(rows * width * 6);
+    for row in 0..rows {
+        text.push_str(if row == 0 { "(" } else { ",(" });
+        for column in 1..=width {
+            let comma = if column == 1 { "" } else { "," };
+            let _ = write!(text, "{comma}${}", row * width + column);
+        }
+        text.push(')');
+    }
+    text
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('!', "!!").replace('%', "!%").replace('_', "!_")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_parameters_in_order() {
+        assert_eq!(value_rows(2, 3), "($1,$2,$3),($4,$5,$6)");
+        let mut select = Select::from("SELECT a FROM t");
+        select.and_one_of("a", &["x".to_owned(), "y".to_owned()]);
+        select.and_one_of("b", &[]);
+        select.and_text_in(&["c", "d"], &contains("5%"));
+        select.and_after("a, b", &["x".into(), 7.into()]);
+        let (sql, parameters) = select.order_by("a", 10);
+        assert_eq!(
+            sql,
+            "SELECT a FROM t WHERE a IN ($1,$2) AND (lower(c) LIKE $3 ESCAPE '!' OR lower(d) LIKE $4 ESCAPE '!') \
+             AND (a, b) > ($5,$6) ORDER BY a LIMIT $7"
+        );
+        assert_eq!(parameters.len(), 7);
+    }
+}

@@ -1,0 +1,169 @@
+//! Override rows: lists, look-ups, and the statements of a commit.
+
+use super::Database;
+use super::connection::{Connection, Parameter, ResultRow, parameters};
+use super::error::DatabaseResult;
+use super::query::{Select, contains, value_rows};
+use super::requests::{RowFilter, RowKey};
+use crate::control::model::{OverrideRow, RowSubject};
+use sqlx::AssertSqlSafe;
+
+impl Database {
+    /// Returns rows in the order of their keys, after a key.
+    ///
+    /// # Errors
+    /// An unavailable or damaged database.
+    pub async fn rows(
+        &self,
+        filter: &RowFilter,
+        after: Option<&RowKey>,
+        limit: usize,
+    ) -> DatabaseResult<Vec<OverrideRow>> {
+        let mut select = Select::from(COLUMNS);
+        select.and_one_of("domain", &filter.domains);
+        if let Some(rule) = &filter.rule {
+            select.and("rule = ", rule);
+        }
+        if let Some(text) = &filter.text {
+            select.and_text_in(&["subject", "note"], &contains(text));
+        }
+        if let Some(before) = filter.expires_before {
+            select.and("expires_at > 0 AND expires_at < ", before);
+        }
+        if let Some(key) = after {
+            select.and_after(
+                "domain, rule, subject",
+                &[
+                    (&key.domain).into(),
+                    (&key.rule).into(),
+                    subject_text(&key.subject).into(),
+                ],
+            );
+        }
+        let (sql, parameters) = select.order_by("domain, rule, subject", limit);
+        self.list(AssertSqlSafe(sql), &parameters, row_of).await
+    }
+
+    /// Returns one row.
+    ///
+    /// # Errors
+    /// An unavailable or damaged database.
+    pub async fn row(&self, key: &RowKey) -> DatabaseResult<Option<OverrideRow>> {
+        let mut select = Select::from(COLUMNS);
+        select.and("domain = ", &key.domain);
+        select.and("rule = ", &key.rule);
+        select.and("subject = ", subject_text(&key.subject));
+        let (sql, parameters) = select.order_by("subject", 1);
+        Ok(self.list(AssertSqlSafe(sql), &parameters, row_of).await?.pop())
+    }
+
+    /// Returns rows that have expired at this time, the longest expired first.
+    ///
+    /// # Errors
+    /// An unavailable or damaged database.
+    pub async fn expired_rows(&self, now_ms: u64, limit: usize) -> DatabaseResult<Vec<OverrideRow>> {
+        let mut select = Select::from(COLUMNS);
+        select.and("expires_at > 0 AND expires_at <= ", now_ms);
+        let (sql, parameters) = select.order_by("expires_at", limit);
+        self.list(AssertSqlSafe(sql), &parameters, row_of).await
+    }
+
+    /// Returns the time at which the next row expires.
+    ///
+    /// # Errors
+    /// An unavailable or damaged database.
+    pub async fn next_expiry(&self) -> DatabaseResult<Option<u64>> {
+        let sql = "SELECT coalesce(min(expires_at), 0) FROM override_row WHERE expires_at > 0";
+        let times = self.list(sql, &[], |row| row.number(0)).await?;
+        Ok(times.first().copied().filter(|&at| at > 0))
+    }
+}
+
+/// All rows, by key.
+pub(super) async fn all_rows(connection: &mut Connection) -> DatabaseResult<Vec<OverrideRow>> {
+    let sql = "SELECT domain, rule, subject, terms, note, expires_at, revision, actor FROM override_row
+               ORDER BY domain, rule, subject";
+    connection.fetch(sql, &[]).await?.iter().map(row_of).collect()
+}
+
+/// The rows with these keys.
+pub(super) async fn find_rows(connection: &mut Connection, keys: &[RowKey]) -> DatabaseResult<Vec<OverrideRow>> {
+    if keys.is_empty() {
+        return Ok(Vec::new());
+    }
+    let sql = format!(
+        "{COLUMNS} WHERE (domain, rule, subject) IN (VALUES {})",
+        value_rows(keys.len(), 3)
+    );
+    let found = connection.fetch(AssertSqlSafe(sql), &key_parameters(keys)).await?;
+    found.iter().map(row_of).collect()
+}
+
+/// Writes these rows over those with the same keys. Each key appears once.
+pub(super) async fn upsert_rows(connection: &mut Connection, rows: &[OverrideRow]) -> DatabaseResult<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    let sql = format!(
+        "INSERT INTO override_row (domain, rule, subject, terms, note, expires_at, revision, actor) VALUES {}
+         ON CONFLICT (domain, rule, subject) DO UPDATE SET terms = excluded.terms, note = excluded.note,
+         expires_at = excluded.expires_at, revision = excluded.revision, actor = excluded.actor",
+        value_rows(rows.len(), 8)
+    );
+    let parameters: Vec<Parameter> = rows
+        .iter()
+        .flat_map(|row| -> [Parameter; 8] {
+            [
+                (&row.domain).into(),
+                (&row.rule).into(),
+                subject_text(&row.subject).into(),
+                (&row.terms).into(),
+                (&row.note).into(),
+                row.expires_at.into(),
+                row.revision.into(),
+                (&row.actor).into(),
+            ]
+        })
+        .collect();
+    connection.execute(AssertSqlSafe(sql), &parameters).await?;
+    Ok(())
+}
+
+/// Deletes the rows with these keys.
+pub(super) async fn delete_rows(connection: &mut Connection, keys: &[RowKey]) -> DatabaseResult<()> {
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let sql = format!(
+        "DELETE FROM override_row WHERE (domain, rule, subject) IN (VALUES {})",
+        value_rows(keys.len(), 3)
+    );
+    connection.execute(AssertSqlSafe(sql), &key_parameters(keys)).await?;
+    Ok(())
+}
+
+/// The canonical text of a subject: JSON with sorted keys.
+pub(super) fn subject_text(subject: &RowSubject) -> String {
+    serde_json::to_string(subject).expect("a map of texts")
+}
+
+const COLUMNS: &str = "SELECT domain, rule, subject, terms, note, expires_at, revision, actor FROM override_row";
+
+fn key_parameters(keys: &[RowKey]) -> Vec<Parameter> {
+    keys.iter()
+        .flat_map(|key| parameters![&key.domain, &key.rule, subject_text(&key.subject)].to_vec())
+        .collect()
+}
+
+fn row_of(row: &ResultRow) -> DatabaseResult<OverrideRow> {
+    Ok(OverrideRow {
+        domain: row.text(0)?,
+        rule: row.text(1)?,
+        subject: row.parsed(2, |text| serde_json::from_str(text).ok())?,
+        terms: row.text(3)?,
+        note: row.text(4)?,
+        expires_at: row.number(5)?,
+        revision: row.number(6)?,
+        actor: row.text(7)?,
+    })
+}

@@ -1,0 +1,223 @@
+//! The application of one commit: conditions, then changes, each with its revision and its audit entry.
+
+use super::ledger::{AuditDraft, Ledger};
+use crate::control::database::connection::parameters;
+use crate::control::database::error::{DatabaseError, DatabaseResult, StaleItem};
+use crate::control::database::query::value_rows;
+use crate::control::database::requests::{CommitRequest, Committed, ItemCondition, ItemKey, RuleChange};
+use crate::control::database::{attributes, rows, versions};
+use crate::control::model::{Author, Change, ChangeBody, Digest, Precondition};
+use sqlx::AssertSqlSafe;
+
+mod batch;
+
+/// Rows and attributes in one change.
+const BATCH: usize = 500;
+
+/// Commits one request.
+pub(super) async fn commit(ledger: &mut Ledger, request: &CommitRequest) -> DatabaseResult<Committed> {
+    for condition in &request.conditions {
+        check(ledger, condition).await?;
+    }
+    // All that can be refused is refused before the first write.
+    for change in &request.changes {
+        check_change(ledger, change).await?;
+    }
+    let mut changes = Vec::new();
+    let mut unchanged = 0;
+    let mut rest = request.changes.as_slice();
+    while let Some(first) = rest.first() {
+        if is_batched(first) {
+            let length = rest.iter().take(BATCH).take_while(|change| is_batched(change)).count();
+            let (group, after) = rest.split_at(length);
+            let (change, revision) = batch::apply(ledger, request, group).await?;
+            changes.extend(change);
+            unchanged = unchanged.max(revision);
+            rest = after;
+        } else {
+            if let ChangeBody::Publish { version, digest } = first {
+                match publish(ledger, request, *version, *digest).await? {
+                    Some(change) => changes.push(change),
+                    None => unchanged = item_state(ledger, &ItemKey::Set).await?.0,
+                }
+            }
+            rest = rest.get(1..).unwrap_or_default();
+        }
+    }
+    let head = ledger.head().await?.clone();
+    let revision = changes.last().map_or(unchanged, |change: &Change| change.revision);
+    Ok(Committed {
+        head,
+        revision,
+        changes,
+    })
+}
+
+/// Writes the end of the audit chain into the log. The entry about it follows.
+pub(super) async fn anchor(ledger: &mut Ledger, author: &Author) -> DatabaseResult<Committed> {
+    let (seq, hash) = ledger.audit_end().await?;
+    let target = format!("audit {seq}");
+    let change = ledger.append(&target, ChangeBody::Anchor { seq, hash }).await?;
+    ledger
+        .audit(AuditDraft {
+            author,
+            action: "audit.anchor",
+            target: &target,
+            before: "",
+            after: &hash.to_string(),
+            revision: change.revision,
+        })
+        .await?;
+    Ok(Committed {
+        head: ledger.head().await?.clone(),
+        revision: change.revision,
+        changes: vec![change],
+    })
+}
+
+const fn is_batched(change: &ChangeBody) -> bool {
+    matches!(change, ChangeBody::Row { .. } | ChangeBody::Attribute { .. })
+}
+
+/// Refuses a change that cannot be committed.
+async fn check_change(ledger: &mut Ledger, change: &ChangeBody) -> DatabaseResult<()> {
+    match change {
+        ChangeBody::Row { .. } | ChangeBody::Attribute { .. } => Ok(()),
+        ChangeBody::Publish { version, digest } => {
+            let found = versions::find_version(&mut ledger.connection, *version).await?;
+            match found {
+                Some((meta, _)) if meta.digest == *digest => Ok(()),
+                _ => Err(DatabaseError::Missing(format!("version {version} with this digest"))),
+            }
+        }
+        ChangeBody::Batch { .. } | ChangeBody::Anchor { .. } => Err(DatabaseError::Invalid(
+            "a commit has rows, attributes and publishes only".to_owned(),
+        )),
+    }
+}
+
+/// Refuses a commit whose condition does not hold.
+async fn check(ledger: &mut Ledger, condition: &ItemCondition) -> DatabaseResult<()> {
+    let epoch = ledger.head().await?.epoch;
+    let expected = match condition.precondition {
+        Precondition::Any => return Ok(()),
+        Precondition::Absent => None,
+        Precondition::Unchanged { epoch, revision } => Some((epoch, revision)),
+    };
+    let (revision, item) = item_state(ledger, &condition.item).await?;
+    if expected.unwrap_or((epoch, 0)) == (epoch, revision) {
+        return Ok(());
+    }
+    let sql = "SELECT actor, via, address, request, reason, at FROM audit WHERE revision = $1 AND revision > 0
+               ORDER BY seq DESC LIMIT 1";
+    let (author, at) = match ledger.connection.fetch_one(sql, parameters![revision]).await? {
+        Some(row) => {
+            let author = Author {
+                actor: row.text(0)?,
+                via: row.text(1)?,
+                address: row.text(2)?,
+                request: row.text(3)?,
+                reason: row.text(4)?,
+            };
+            (author, row.number(5)?)
+        }
+        None => (Author::default(), 0),
+    };
+    Err(DatabaseError::Stale(Box::new(StaleItem {
+        epoch,
+        revision,
+        author,
+        at,
+        item,
+    })))
+}
+
+/// The revision of an item and its JSON text; 0 and no text if it does not exist.
+async fn item_state(ledger: &mut Ledger, item: &ItemKey) -> DatabaseResult<(u64, String)> {
+    let live = ledger.head().await?.live_version;
+    let connection = &mut ledger.connection;
+    Ok(match item {
+        ItemKey::Set => versions::find_version(connection, live)
+            .await?
+            .map(|(meta, revision)| (revision, batch::version_json(meta.number, &meta.digest))),
+        ItemKey::Rule { domain, rule } => {
+            let sql = "SELECT revision, kind, path, line FROM rule_change WHERE domain = $1 AND rule = $2
+                       ORDER BY revision DESC LIMIT 1";
+            match connection.fetch_one(sql, parameters![domain, rule]).await? {
+                Some(row) if row.text(1)? != "removed" => {
+                    let json = serde_json::json!({ "path": row.text(2)?, "line": row.number(3)? });
+                    Some((row.number(0)?, json.to_string()))
+                }
+                _ => None,
+            }
+        }
+        ItemKey::Row(key) => {
+            let found = rows::find_rows(connection, std::slice::from_ref(key)).await?;
+            found.first().map(|row| (row.revision, batch::row_json(row)))
+        }
+        ItemKey::Attribute(key) => {
+            let found = attributes::find_attributes(connection, std::slice::from_ref(key)).await?;
+            found
+                .first()
+                .map(|attribute| (attribute.revision, batch::attribute_json(attribute)))
+        }
+    }
+    .unwrap_or_default())
+}
+
+/// Makes a version live; none if it is already.
+async fn publish(
+    ledger: &mut Ledger,
+    request: &CommitRequest,
+    version: u64,
+    digest: Digest,
+) -> DatabaseResult<Option<Change>> {
+    let before = ledger.head().await?.live_version;
+    if before == version {
+        return Ok(None);
+    }
+    let before = match versions::find_version(&mut ledger.connection, before).await? {
+        Some((meta, _)) => batch::version_json(meta.number, &meta.digest),
+        None => String::new(),
+    };
+    let source = versions::find_version(&mut ledger.connection, version).await?;
+    let is_rollback = source.is_some_and(|(meta, _)| meta.source.starts_with("rollback"));
+    let target = format!("version {version}");
+    let change = ledger.append(&target, ChangeBody::Publish { version, digest }).await?;
+    ledger.head().await?.live_version = version;
+    ledger
+        .connection
+        .execute(
+            "UPDATE version SET state = 'published', revision = $1 WHERE number = $2",
+            parameters![change.revision, version],
+        )
+        .await?;
+    for rules in request.rules.chunks(BATCH) {
+        add_history(ledger, rules, change.revision).await?;
+    }
+    let action = if is_rollback { "rollback" } else { "publish" };
+    ledger
+        .audit(AuditDraft {
+            author: &request.author,
+            action: request.action.as_deref().unwrap_or(action),
+            target: &target,
+            before: &before,
+            after: &batch::version_json(version, &digest),
+            revision: change.revision,
+        })
+        .await?;
+    Ok(Some(change))
+}
+
+async fn add_history(ledger: &mut Ledger, rules: &[RuleChange], revision: u64) -> DatabaseResult<()> {
+    let sql = format!(
+        "INSERT INTO rule_change (domain, rule, revision, kind, path, line) VALUES {} ON CONFLICT DO NOTHING",
+        value_rows(rules.len(), 6)
+    );
+    let values: Vec<_> = rules
+        .iter()
+        .flat_map(|rule| parameters![&rule.domain, &rule.rule, revision, &rule.kind, &rule.path, rule.line].to_vec())
+        .collect();
+    ledger.connection.execute(AssertSqlSafe(sql), &values).await?;
+    Ok(())
+}

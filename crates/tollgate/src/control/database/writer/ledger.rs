@@ -1,0 +1,209 @@
+//! The head and the audit log inside a transaction that writes: each change gets the next revision, each entry the next number.
+
+use crate::control::chain::{audit_hash, change_text, next_chain_of_text};
+use crate::control::database::connection::{Connection, parameters};
+use crate::control::database::error::{DatabaseError, DatabaseResult};
+use crate::control::model::{AuditEntry, Author, Change, ChangeBody, DatabaseHead, Digest};
+
+/// A transaction that writes.
+pub(in crate::control::database) struct Ledger {
+    pub(in crate::control::database) connection: Connection,
+    /// Unix time in milliseconds, the same for all of the transaction.
+    pub(in crate::control::database) now: u64,
+    state: Option<LedgerState>,
+}
+
+/// The locked head and the end of the audit log.
+struct LedgerState {
+    head: DatabaseHead,
+    stored_revision: u64,
+    audit_seq: u64,
+    audit_end: Digest,
+}
+
+/// The subject of an audit entry that is about to be written.
+pub(in crate::control::database) struct AuditDraft<'a> {
+    pub(in crate::control::database) author: &'a Author,
+    pub(in crate::control::database) action: &'a str,
+    pub(in crate::control::database) target: &'a str,
+    pub(in crate::control::database) before: &'a str,
+    pub(in crate::control::database) after: &'a str,
+    pub(in crate::control::database) revision: u64,
+}
+
+const HEAD: &str = "SELECT database_id, epoch, revision, live_version, chain FROM head WHERE one = 1";
+const HEAD_LOCKED: &str = "SELECT database_id, epoch, revision, live_version, chain FROM head WHERE one = 1 FOR UPDATE";
+
+impl Ledger {
+    pub(in crate::control::database) const fn new(connection: Connection, now: u64) -> Self {
+        Self {
+            connection,
+            now,
+            state: None,
+        }
+    }
+
+    /// The head, locked until the end of the transaction: revisions are committed in order.
+    pub(in crate::control::database) async fn head(&mut self) -> DatabaseResult<&mut DatabaseHead> {
+        Ok(&mut self.locked().await?.head)
+    }
+
+    /// Appends a change to the log and returns it.
+    pub(in crate::control::database) async fn append(&mut self, key: &str, body: ChangeBody) -> DatabaseResult<Change> {
+        let at = self.now;
+        let text = change_text(&body);
+        let head = self.head().await?;
+        head.revision += 1;
+        head.chain = next_chain_of_text(&head.chain, head.revision, &text);
+        let (revision, chain) = (head.revision, head.chain);
+        self.connection
+            .execute(
+                "INSERT INTO change (revision, kind, key, body, chain, at) VALUES ($1, $2, $3, $4, $5, $6)",
+                parameters![revision, kind_of(&body), key, text, &chain, at],
+            )
+            .await?;
+        Ok(Change {
+            revision,
+            body,
+            chain,
+            at,
+        })
+    }
+
+    /// Appends an entry to the audit log and returns it.
+    pub(in crate::control::database) async fn audit(&mut self, draft: AuditDraft<'_>) -> DatabaseResult<AuditEntry> {
+        let at = self.now;
+        let state = self.locked().await?;
+        let mut entry = AuditEntry {
+            seq: state.audit_seq + 1,
+            at,
+            actor: draft.author.actor.clone(),
+            via: draft.author.via.clone(),
+            address: draft.author.address.clone(),
+            request: draft.author.request.clone(),
+            action: draft.action.to_owned(),
+            target: draft.target.to_owned(),
+            reason: draft.author.reason.clone(),
+            before: draft.before.to_owned(),
+            after: draft.after.to_owned(),
+            revision: draft.revision,
+            prev: state.audit_end,
+            hash: Digest::default(),
+        };
+        entry.hash = audit_hash(&entry);
+        state.audit_seq = entry.seq;
+        state.audit_end = entry.hash;
+        self.connection
+            .execute(
+                "INSERT INTO audit (seq, at, actor, via, address, request, action, target, reason, before, after, revision,
+                 prev, hash) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
+                parameters![
+                    entry.seq,
+                    entry.at,
+                    &entry.actor,
+                    &entry.via,
+                    &entry.address,
+                    &entry.request,
+                    &entry.action,
+                    &entry.target,
+                    &entry.reason,
+                    &entry.before,
+                    &entry.after,
+                    entry.revision,
+                    &entry.prev,
+                    &entry.hash,
+                ],
+            )
+            .await?;
+        Ok(entry)
+    }
+
+    /// The number and the hash of the last audit entry.
+    pub(in crate::control::database) async fn audit_end(&mut self) -> DatabaseResult<(u64, Digest)> {
+        let state = self.locked().await?;
+        Ok((state.audit_seq, state.audit_end))
+    }
+
+    /// Commits, and returns the last revision if there is a new one.
+    pub(in crate::control::database) async fn commit(mut self) -> DatabaseResult<Option<u64>> {
+        let moved = self
+            .state
+            .as_ref()
+            .filter(|state| state.head.revision != state.stored_revision);
+        let revision = moved.map(|state| state.head.revision);
+        if let Some(LedgerState { head, .. }) = moved {
+            self.connection
+                .execute(
+                    "UPDATE head SET revision = $1, live_version = $2, chain = $3 WHERE one = 1",
+                    parameters![head.revision, head.live_version, &head.chain],
+                )
+                .await?;
+        }
+        self.connection.commit().await?;
+        Ok(revision)
+    }
+
+    async fn locked(&mut self) -> DatabaseResult<&mut LedgerState> {
+        if self.state.is_none() {
+            let sql = if self.connection.is_postgres() {
+                HEAD_LOCKED
+            } else {
+                HEAD
+            };
+            let head = fetch_head(&mut self.connection, sql).await?;
+            // Read after the lock: another writer may have appended until then.
+            let end = self
+                .connection
+                .fetch_one("SELECT seq, hash FROM audit ORDER BY seq DESC LIMIT 1", &[])
+                .await?;
+            let end = match end {
+                Some(row) => Some(row),
+                None => {
+                    self.connection
+                        .fetch_one("SELECT seq, hash FROM audit_base", &[])
+                        .await?
+                }
+            };
+            let end = end.ok_or_else(|| DatabaseError::Corrupt("the base of the audit log is missing".to_owned()))?;
+            self.state = Some(LedgerState {
+                stored_revision: head.revision,
+                head,
+                audit_seq: end.number(0)?,
+                audit_end: end.parsed(1, Digest::parse)?,
+            });
+        }
+        self.state
+            .as_mut()
+            .ok_or_else(|| DatabaseError::Corrupt("the head is missing".to_owned()))
+    }
+}
+
+/// Reads the head.
+pub(in crate::control::database) async fn read_head(connection: &mut Connection) -> DatabaseResult<DatabaseHead> {
+    fetch_head(connection, HEAD).await
+}
+
+async fn fetch_head(connection: &mut Connection, sql: &'static str) -> DatabaseResult<DatabaseHead> {
+    let row = connection
+        .fetch_one(sql, &[])
+        .await?
+        .ok_or_else(|| DatabaseError::Corrupt("the head is missing".to_owned()))?;
+    Ok(DatabaseHead {
+        database_id: row.text(0)?,
+        epoch: row.number(1)?,
+        revision: row.number(2)?,
+        live_version: row.number(3)?,
+        chain: row.parsed(4, Digest::parse)?,
+    })
+}
+
+/// The kind of a change, as the log names it.
+pub(in crate::control::database) const fn kind_of(body: &ChangeBody) -> &'static str {
+    match body {
+        ChangeBody::Publish { .. } => "publish",
+        ChangeBody::Row { .. } => "row",
+        ChangeBody::Attribute { .. } => "attribute",
+        ChangeBody::Batch { .. } => "batch",
+        ChangeBody::Anchor { .. } => "anchor",
+    }
+}

@@ -1,0 +1,285 @@
+//! Tests of a control plane over SQLite: rows, versions, restarts, other histories.
+
+use super::*;
+use crate::config::{DataDir, Sources};
+use crate::control::model::{Author, Grammar, Precondition};
+use crate::control::{
+    Control, ControlError, ControlOptions, DatabaseChoice, PublishOptions, PublishSet, RowWrite, WriteOptions,
+};
+use crate::rule_source::ConfigLoader;
+use crate::server::gate::Gate;
+use crate::server::telemetry::Protocol;
+use std::path::PathBuf;
+use tollgate_limiter::core::rules::{Attempt, Attribute};
+use tollgate_limiter::core::{Cost, Decision};
+use tollgate_limiter::store::memory::Memory;
+
+/// A server's parts in a folder of its own.
+struct Fixture {
+    control: Control,
+    gate: Arc<Gate>,
+    folder: PathBuf,
+    follower: tokio::task::JoinHandle<()>,
+}
+
+const FILE_LAYER: &str = "rules:\n  - id: plan\n    per: merchant\n    limit: 2/min\n";
+
+impl Fixture {
+    async fn start(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("tollgate-control-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("tollgate.yaml"), FILE_LAYER).unwrap();
+        Self::open(folder, ControlOptions::default()).await
+    }
+
+    async fn open(folder: PathBuf, options: ControlOptions) -> Self {
+        let mut loader = ConfigLoader::new(Sources {
+            file: Some(folder.join("tollgate.yaml")),
+            variables: Vec::new(),
+            store: None,
+            set: Vec::new(),
+        });
+        let snapshot = loader.load().unwrap();
+        let gate = Arc::new(Gate::new(snapshot.rules, Arc::new(Memory::options().build())));
+        let data_dir = DataDir {
+            path: folder.join("data"),
+            is_configured: true,
+        };
+        let loader = Arc::new(tokio::sync::Mutex::new(loader));
+        let target = Arc::clone(&gate);
+        let control = Control::start(&DatabaseChoice::DataDir, &data_dir, options, target, loader);
+        let control = control.await.unwrap();
+        let follower = tokio::spawn(control.clone().run());
+        Self {
+            control,
+            gate,
+            folder,
+            follower,
+        }
+    }
+
+    /// Stops it, and starts it again in the same folder.
+    async fn restart(self, prepare: impl FnOnce(&std::path::Path)) -> Self {
+        let Self {
+            control,
+            gate,
+            folder,
+            follower,
+        } = self;
+        follower.abort();
+        let _ = follower.await;
+        drop((control, gate));
+        // The writer of the database ends with its last clone, on a task of its own.
+        sleep(Duration::from_millis(100)).await;
+        prepare(&folder.join("data"));
+        Self::open(folder, ControlOptions::default()).await
+    }
+
+    async fn row(&self, terms: Option<&str>) -> Result<crate::control::Written, ControlError> {
+        let row = RowWrite {
+            domain: "default".to_owned(),
+            rule: "plan".to_owned(),
+            subject: [("merchant".to_owned(), "m_42".to_owned())].into(),
+            terms: terms.map(str::to_owned),
+            note: String::new(),
+            expires_at: 0,
+        };
+        let written = self.control.write_row(row, &WriteOptions::default(), author()).await?;
+        assert!(self.control.wait_applied(written.revision, Duration::from_secs(5)).await);
+        Ok(written)
+    }
+
+    async fn publish(&self, text: &str) -> Result<crate::control::Published, ControlError> {
+        let set = PublishSet::Files(vec![file(text)]);
+        self.control.publish(set, &PublishOptions::default(), author()).await
+    }
+
+    /// The limit that one merchant meets, by the rule of that name.
+    async fn limit_of(&self, rule: &str) -> Option<u64> {
+        let attributes = [Attribute {
+            name: "merchant",
+            value: b"m_42",
+        }];
+        let attempt = Attempt {
+            domain: "default",
+            attributes: &attributes,
+            cost: Cost::new(0),
+        };
+        let snapshot = self.gate.snapshot(Protocol::Http);
+        let result = snapshot.check(&attempt).await;
+        let ruling = result.verdict.rulings.iter().find(|ruling| ruling.rule.id() == rule)?;
+        let standing = match ruling.decision.as_ref()? {
+            Decision::Allow(standing) => standing,
+            Decision::Deny { standing, .. } => standing,
+        };
+        Some(standing.limit)
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        self.follower.abort();
+    }
+}
+
+fn author() -> Author {
+    Author {
+        actor: "anna".to_owned(),
+        via: "api".to_owned(),
+        ..Author::default()
+    }
+}
+
+fn file(text: &str) -> SetFile {
+    SetFile {
+        path: "shop.yaml".to_owned(),
+        grammar: Grammar::Own,
+        text: text.to_owned(),
+    }
+}
+
+const SEARCH: &str = "rules:\n  - id: search\n    per: merchant\n    limit: 7/min\n";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_applies_survives_a_restart_without_its_database_and_is_deleted() {
+    let server = Fixture::start("rows").await;
+    assert!(!server.folder.join("data").exists(), "nothing is written before the first change");
+    assert_eq!(server.limit_of("plan").await, Some(2));
+    let first = server.row(Some("20/min")).await.unwrap();
+    assert_eq!((first.epoch > 0, first.revision, first.created), (true, 1, true));
+    assert_eq!(server.limit_of("plan").await, Some(20));
+    assert_eq!(server.row(Some("20/min")).await.unwrap().revision, 1, "equal: no new revision");
+    server.row(Some("30/min")).await.unwrap();
+    let error = server.row(Some("many")).await.unwrap_err();
+    assert_eq!(error.code(), "invalid", "{error}");
+    let digest = server.control.status().digest;
+
+    // The saved state and its journal have everything.
+    let server = server.restart(|data| std::fs::remove_file(data.join("control.db")).unwrap()).await;
+    let status = server.control.status();
+    assert_eq!((status.digest, status.revision), (digest, 2));
+    assert_eq!(server.limit_of("plan").await, Some(30));
+    // The database is gone: another history, which nothing is written to.
+    assert!(status.forked || status.source == RulesOrigin::Disk, "{status:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_version_is_published_refused_and_rolled_back() {
+    let server = Fixture::start("versions").await;
+    let first = server.publish(SEARCH).await.unwrap();
+    assert_eq!((first.version, first.applied, first.changed), (1, 1, true));
+    assert_eq!(server.limit_of("search").await, Some(7));
+    assert!(!server.publish(SEARCH).await.unwrap().changed);
+    let second = server.publish(&SEARCH.replace("7/min", "9/min")).await.unwrap();
+    assert_eq!((second.version, server.limit_of("search").await), (2, Some(9)));
+
+    // A set is refused whole, and an id of the file layer names both locations.
+    let collision = format!("{SEARCH}  - id: plan\n    limit: 1/s\n");
+    let Err(ControlError::Invalid(problems)) = server.publish(&collision).await else {
+        panic!("the id is taken");
+    };
+    let text = format!("{problems:?}");
+    assert!(text.contains("shop.yaml") && text.contains("tollgate.yaml"), "{text}");
+    assert_eq!(server.limit_of("search").await, Some(9));
+
+    let back = server.control.rollback(None, &PublishOptions::default(), author()).await.unwrap();
+    assert_eq!((back.version, server.limit_of("search").await), (3, Some(7)));
+    let stale = PublishOptions {
+        precondition: Precondition::Unchanged { epoch: back.epoch, revision: 1 },
+        ..PublishOptions::default()
+    };
+    let set = PublishSet::Version(2);
+    let error = server.control.publish(set, &stale, author()).await.unwrap_err();
+    assert_eq!(error.code(), "stale");
+    let digest = server.control.status().digest;
+    let server = server.restart(|_| ()).await;
+    let status = server.control.status();
+    assert_eq!((status.digest, status.version, status.source), (digest, 3, RulesOrigin::Database));
+    assert_eq!(server.limit_of("search").await, Some(7));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_rule_is_added_changed_and_deleted_and_rows_that_no_longer_fit_are_named() {
+    let server = Fixture::start("rules").await;
+    let options = PublishOptions::default();
+    let put = async |yaml: &str| {
+        let put = server.control.put_rule("default", "exports", yaml, &options, author());
+        put.await.map(|published| published.changed)
+    };
+    put("id: exports\nper: merchant\nlimit: 5/min").await.unwrap();
+    let text = server.control.rule_text("default", "exports").await.unwrap();
+    assert_eq!(text.path, "managed/default/exports.yaml");
+    assert_eq!(text.yaml.as_deref(), Some("id: exports\nper: merchant\nlimit: 5/min\n"));
+    put("id: exports\nper: merchant\nlimit: 6/min").await.unwrap();
+    assert_eq!(server.limit_of("exports").await, Some(6));
+    let error = put("id: other\nlimit: 6/min").await.unwrap_err();
+    assert_eq!(error.code(), "malformed", "{error}");
+    let error = server.control.put_rule("default", "plan", "id: plan\nlimit: 1/s", &options, author());
+    assert_eq!(error.await.unwrap_err().code(), "file-layer");
+
+    let row = RowWrite {
+        domain: "default".to_owned(),
+        rule: "exports".to_owned(),
+        subject: [("merchant".to_owned(), "m_42".to_owned())].into(),
+        terms: Some("9/min burst 3".to_owned()),
+        note: String::new(),
+        expires_at: 0,
+    };
+    let written = server.control.write_row(row, &WriteOptions::default(), author()).await.unwrap();
+    assert!(server.control.wait_applied(written.revision, Duration::from_secs(5)).await);
+    let fixed = "id: exports\nper: merchant\nlimit: 6/min\nalgorithm: fixed_window";
+    let error = put(fixed).await.unwrap_err();
+    assert_eq!(error.code(), "rows-invalid", "{error}");
+    let dropping = PublishOptions {
+        drop_rows: true,
+        ..options.clone()
+    };
+    let put = server.control.put_rule("default", "exports", fixed, &dropping, author());
+    put.await.unwrap();
+    assert_eq!(server.control.status().override_rows, 0);
+
+    server.control.delete_rule("default", "exports", &options, author()).await.unwrap();
+    assert_eq!(server.limit_of("exports").await, None);
+    assert_eq!(server.limit_of("plan").await, Some(2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_is_deleted_when_it_expires() {
+    let server = Fixture::start("expiry").await;
+    let row = RowWrite {
+        domain: "default".to_owned(),
+        rule: "plan".to_owned(),
+        subject: [("merchant".to_owned(), "m_42".to_owned())].into(),
+        terms: Some("50/min".to_owned()),
+        note: String::new(),
+        expires_at: unix_ms() + 300,
+    };
+    let written = server.control.write_row(row, &WriteOptions::default(), author()).await.unwrap();
+    assert!(server.control.wait_applied(written.revision, Duration::from_secs(5)).await);
+    assert_eq!(server.limit_of("plan").await, Some(50));
+    assert!(server.control.wait_applied(written.revision + 1, Duration::from_secs(10)).await);
+    assert_eq!(server.limit_of("plan").await, Some(2));
+}
+
+#[test]
+fn a_lower_or_another_history_is_never_applied() {
+    let head = |epoch, revision, chain| DatabaseHead {
+        database_id: "a".to_owned(),
+        epoch,
+        revision,
+        live_version: 0,
+        chain: crate::control::model::Digest([chain; 32]),
+    };
+    let applied = head(2, 10, 1);
+    assert_eq!(compare(&head(2, 10, 1), &applied), Position::Equal);
+    assert_eq!(compare(&head(2, 11, 2), &applied), Position::Ahead);
+    assert_eq!(compare(&head(3, 1, 2), &applied), Position::NewEpoch);
+    let is_behind = |head: &DatabaseHead| matches!(compare(head, &applied), Position::Behind(_));
+    assert!(is_behind(&head(2, 10, 2)) && is_behind(&head(2, 9, 1)) && is_behind(&head(1, 99, 1)));
+    let other = DatabaseHead {
+        database_id: "b".to_owned(),
+        ..head(2, 12, 1)
+    };
+    assert!(is_behind(&other));
+}

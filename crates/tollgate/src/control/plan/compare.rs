@@ -1,0 +1,325 @@
+//! The differences between two rules of one id.
+
+use super::effect::{Effect, lifetime};
+use std::collections::HashMap;
+use tollgate_limiter::core::Limit;
+use tollgate_limiter::core::rules::{
+    CostSource, Dimension, Experiment, LimitSelector, Mode, OnStoreFailure, Rule, Terms, Window,
+};
+
+/// One difference and its effect.
+pub(super) type Difference = (String, Effect);
+
+/// A rule that only the next set has.
+pub(super) fn added(rule: &Rule) -> Difference {
+    let what = match rule.mode() {
+        Mode::Enforce => "new".to_owned(),
+        mode => format!("new, {}", mode.name()),
+    };
+    (what, Effect::None)
+}
+
+/// A rule that only the live set has.
+pub(super) fn removed(rule: &Rule) -> Difference {
+    let selectors = [
+        Some(rule.limit_selector()),
+        rule.experiment().map(Experiment::limit_selector),
+    ];
+    let terms: Vec<&Terms> = selectors.into_iter().flatten().flat_map(all_terms).collect();
+    let longest = terms
+        .iter()
+        .flat_map(|terms| limits(terms))
+        .map(|limit| lifetime(&limit))
+        .max();
+    let effect = match longest {
+        _ if rule.mode() == Mode::Disabled => Effect::None,
+        Some(time) => Effect::Expire(time),
+        None if terms.iter().any(|terms| matches!(terms, Terms::Banned(_))) => Effect::NoLongerDenies,
+        None => Effect::None,
+    };
+    ("removed".to_owned(), effect)
+}
+
+/// All differences of two rules of one id; empty if they have the same meaning.
+pub(super) fn differences(live: &Rule, next: &Rule) -> Vec<Difference> {
+    let mut found = Vec::new();
+    if live.mode() != next.mode() {
+        found.push(mode(live.mode(), next.mode()));
+    }
+    if !live.same_conditions(next) {
+        found.push((changed_conditions(live, next), Effect::OtherRequests));
+    }
+    if live.per() != next.per() {
+        let units = all_terms(next.limit_selector()).into_iter().filter_map(capacity).max();
+        let what = format!("per {} -> {}", per_text(live.per()), per_text(next.per()));
+        found.push((
+            what,
+            units.map_or(Effect::None, |units| Effect::restart(units, next.per())),
+        ));
+    }
+    selector("", live.limit_selector(), next.limit_selector(), next.per(), &mut found);
+    experiment(live.experiment(), next, &mut found);
+    if live.cost_source() != next.cost_source() {
+        found.push(cost(live.cost_source(), next.cost_source()));
+    }
+    if live.on_store_failure() != next.on_store_failure() {
+        let [before, after] = [live, next].map(|rule| failure_text(rule.on_store_failure()));
+        found.push((format!("on_store_failure {before} -> {after}"), Effect::None));
+    }
+    // Only descriptors of envoyproxy/ratelimit have these.
+    if live.counting() != next.counting() {
+        found.push(("counting of denied requests".to_owned(), Effect::None));
+    }
+    if !live.same_group(next) {
+        found.push(("replaces and quota".to_owned(), Effect::OtherRequests));
+    }
+    found
+}
+
+fn mode(live: Mode, next: Mode) -> Difference {
+    let effect = match (live == Mode::Enforce, next == Mode::Enforce) {
+        (true, false) => Effect::NoLongerDenies,
+        (false, true) => Effect::StartsToDeny,
+        _ => Effect::None,
+    };
+    (format!("mode {} -> {}", live.name(), next.name()), effect)
+}
+
+/// The attributes whose conditions differ.
+fn changed_conditions(live: &Rule, next: &Rule) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for (rule, other) in [(live, next), (next, live)] {
+        for condition in rule.when() {
+            let name = condition.attribute();
+            if !other.when().contains(condition) && !names.contains(&name) {
+                names.push(name);
+            }
+        }
+    }
+    format!("when {}", names.join(", "))
+}
+
+fn per_text(per: &[Dimension]) -> String {
+    if per.is_empty() {
+        return "one counter".to_owned();
+    }
+    let texts = per.iter().map(|dimension| match dimension.ipv6_prefix() {
+        Some(prefix) => format!("{}/{prefix}", dimension.attribute()),
+        None => dimension.attribute().to_owned(),
+    });
+    texts.collect::<Vec<_>>().join(", ")
+}
+
+fn failure_text(policy: OnStoreFailure) -> String {
+    match policy {
+        OnStoreFailure::Local => "local".to_owned(),
+        OnStoreFailure::Open { cap: None } => "open".to_owned(),
+        OnStoreFailure::Open { cap: Some(cap) } => format!("open (cap {cap})"),
+        OnStoreFailure::Closed => "closed".to_owned(),
+    }
+}
+
+fn cost(live: &CostSource, next: &CostSource) -> Difference {
+    let effect = match (live, next) {
+        (CostSource::Fixed(before), CostSource::Fixed(after)) if after > before => Effect::Stricter,
+        (CostSource::Fixed(_), CostSource::Fixed(_)) => Effect::Looser,
+        _ => Effect::None,
+    };
+    let (before, after) = (live.to_string(), next.to_string());
+    let what = if before == after {
+        "cost by condition".to_owned()
+    } else {
+        format!("cost {before} -> {after}")
+    };
+    (what, effect)
+}
+
+/// Subjects that enter or leave an experiment get the counters of the other variant.
+fn experiment(live: Option<&Experiment>, next: &Rule, found: &mut Vec<Difference>) {
+    let restart = |selector: &LimitSelector| {
+        let units = all_terms(selector).into_iter().filter_map(capacity).max();
+        units.map_or(Effect::None, |units| Effect::restart(units, next.per()))
+    };
+    match (live, next.experiment()) {
+        (None, None) => {}
+        (None, Some(after)) => {
+            let what = format!("experiment for {}", share_text(after));
+            found.push((what, restart(after.limit_selector())));
+        }
+        (Some(_), None) => found.push(("experiment removed".to_owned(), restart(next.limit_selector()))),
+        (Some(before), Some(after)) => {
+            if before.share_millionths() != after.share_millionths() {
+                let grows = before.share_millionths() < after.share_millionths();
+                let entered = if grows {
+                    after.limit_selector()
+                } else {
+                    next.limit_selector()
+                };
+                let what = format!("experiment for {} -> {}", share_text(before), share_text(after));
+                found.push((what, restart(entered)));
+            }
+            let (before, after) = (before.limit_selector(), after.limit_selector());
+            selector("experiment ", before, after, next.per(), found);
+        }
+    }
+}
+
+/// A share in percent, with up to four decimals.
+fn share_text(experiment: &Experiment) -> String {
+    let millionths = experiment.share_millionths();
+    let text = format!("{}.{:04}", millionths / 10_000, millionths % 10_000);
+    format!("{}%", text.trim_end_matches('0').trim_end_matches('.'))
+}
+
+/// The differences of the limits of one variant.
+fn selector(prefix: &str, live: &LimitSelector, next: &LimitSelector, per: &[Dimension], found: &mut Vec<Difference>) {
+    let algorithms = (algorithm(live), algorithm(next));
+    let is_other_algorithm = matches!(algorithms, (Some(before), Some(after)) if before != after);
+    if live.limit() != next.limit() {
+        let (mut what, mut effect) = terms(prefix, "limit", live.limit(), next.limit(), per);
+        if is_other_algorithm && let (Some(before), Some(after)) = algorithms {
+            let (old, new) = (live.limit().to_string(), next.limit().to_string());
+            what = match old == new {
+                true => format!("{prefix}{before} -> {after}"),
+                false => format!("{prefix}{before} {old} -> {after} {new}"),
+            };
+            // Every subject of the rule gets a new counter, whatever its terms are.
+            if let Some(units) = all_terms(next).into_iter().filter_map(capacity).max() {
+                effect = Effect::restart(units, per);
+            }
+        }
+        found.push((what, effect));
+    }
+    let live_terms = exceptions(live);
+    let next_terms = exceptions(next);
+    let mut lines: Vec<Difference> = Vec::new();
+    let mut more = 0_usize;
+    let mut push = |subject: &Subject, before: &Terms, after: &Terms| {
+        let is_equal = before == after || (is_other_algorithm && before.to_string() == after.to_string());
+        if is_equal {
+            return;
+        }
+        if lines.len() >= EXCEPTIONS_MAX {
+            more += 1;
+            return;
+        }
+        let (what, effect) = terms(prefix, &subject_text(subject), before, after, per);
+        lines.push((what, effect));
+    };
+    let live_by: HashMap<&Subject, &Terms> = live_terms.iter().map(|(subject, terms)| (subject, *terms)).collect();
+    for (subject, after) in &next_terms {
+        push(
+            subject,
+            live_by.get(subject).copied().unwrap_or_else(|| live.limit()),
+            after,
+        );
+    }
+    let next_by: HashMap<&Subject, &Terms> = next_terms.iter().map(|(subject, terms)| (subject, *terms)).collect();
+    for (subject, before) in live_terms.iter().filter(|(subject, _)| !next_by.contains_key(subject)) {
+        push(subject, before, next.limit());
+    }
+    found.append(&mut lines);
+    if more > 0 {
+        found.push((format!("{prefix}{more} more limits of single subjects"), Effect::None));
+    }
+}
+
+/// The attributes and values that terms are for, as text.
+type Subject = Vec<(String, String)>;
+
+/// The terms of `by` and of overrides, in file order. An override hides the terms of `by` for the same value.
+fn exceptions(selector: &LimitSelector) -> Vec<(Subject, &Terms)> {
+    let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
+    let by = selector
+        .by_values()
+        .map(|(name, value, terms)| (vec![(name.to_owned(), text(value))], terms));
+    let overrides = selector.override_terms().into_iter().map(|entry| {
+        let subject = entry
+            .subject
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), text(value)));
+        (subject.collect(), entry.terms)
+    });
+    let mut found: Vec<(Subject, &Terms)> = Vec::new();
+    let mut positions: HashMap<Subject, usize> = HashMap::new();
+    for (subject, terms) in by.chain(overrides) {
+        match positions.get(&subject).and_then(|at| found.get_mut(*at)) {
+            Some(entry) => entry.1 = terms,
+            None => {
+                positions.insert(subject.clone(), found.len());
+                found.push((subject, terms));
+            }
+        }
+    }
+    found
+}
+
+fn subject_text(subject: &Subject) -> String {
+    let values = subject.iter().map(|(name, value)| format!("{name}={value}"));
+    values.collect::<Vec<_>>().join(",")
+}
+
+/// The difference of the terms of one subject.
+fn terms(prefix: &str, name: &str, live: &Terms, next: &Terms, per: &[Dimension]) -> Difference {
+    let effect = Effect::of_terms(live, next, per);
+    let (before, after) = (live.to_string(), next.to_string());
+    if before != after {
+        return (format!("{prefix}{name} {before} -> {after}"), effect);
+    }
+    let options = limits(live)
+        .zip(limits(next))
+        .find_map(|(before, after)| option(&before, &after));
+    (
+        format!("{prefix}{}", options.unwrap_or_else(|| name.to_owned())),
+        effect,
+    )
+}
+
+/// The difference of an option of an algorithm, which terms do not show.
+fn option(live: &Limit, next: &Limit) -> Option<String> {
+    Some(match (live, next) {
+        (Limit::SlidingLog(before), Limit::SlidingLog(after)) if before.min_interval() != after.min_interval() => {
+            format!("min_interval {} -> {}", before.min_interval(), after.min_interval())
+        }
+        (Limit::Concurrency(before), Limit::Concurrency(after)) if before.lease_ttl() != after.lease_ttl() => {
+            format!("lease_ttl {} -> {}", before.lease_ttl(), after.lease_ttl())
+        }
+        (Limit::LeakyBucket(before), Limit::LeakyBucket(after)) if before.is_shaping() != after.is_shaping() => {
+            format!("shape {} -> {}", before.is_shaping(), after.is_shaping())
+        }
+        (Limit::FixedWindow(before), Limit::FixedWindow(after)) if before.calendar() != after.calendar() => {
+            let [before, after] =
+                [before, after].map(|window| window.calendar().map_or("none", |calendar| calendar.zone()));
+            format!("calendar {before} -> {after}")
+        }
+        _ => return None,
+    })
+}
+
+/// The limits of some terms.
+fn limits(terms: &Terms) -> impl Iterator<Item = Limit> {
+    let windows: &[Window] = match terms {
+        Terms::Limited(windows) => windows.as_slice(),
+        Terms::Banned(_) | Terms::Unlimited => &[],
+    };
+    windows.iter().map(|window| *window.limit())
+}
+
+/// The most that new counters of these terms allow at once.
+fn capacity(terms: &Terms) -> Option<u64> {
+    limits(terms).map(|limit| limit.capacity()).min()
+}
+
+fn all_terms(selector: &LimitSelector) -> Vec<&Terms> {
+    let by = selector.by_values().map(|(_, _, terms)| terms);
+    let overrides = selector.override_terms().into_iter().map(|entry| entry.terms);
+    [selector.limit()].into_iter().chain(by).chain(overrides).collect()
+}
+
+/// The algorithm of a rule's limits; none if it counts nothing.
+fn algorithm(selector: &LimitSelector) -> Option<&'static str> {
+    limits(selector.limit()).next().map(|limit| limit.algorithm())
+}
+
+/// The most lines about single subjects of one rule.
+const EXCEPTIONS_MAX: usize = 20;

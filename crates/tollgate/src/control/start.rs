@@ -1,0 +1,161 @@
+//! The start of a control plane: the last good state from disk, then the database, within a deadline.
+
+use super::database::Database;
+use super::disk::Disk;
+use super::follower;
+use super::layers::{ControlParts, FollowerHealth, Incoming, LiveRows, layer_of};
+use super::state::{ControlStatus, DatabaseStatus, LiveState, RuleCounts, RuleLayer};
+use super::tables::RowTables;
+use super::{Control, ControlOptions};
+use crate::config::DataDir;
+use crate::rule_source::{RowLayer, SharedLoader};
+use crate::server::gate::Gate;
+use arc_swap::ArcSwap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use tokio::time::{sleep, timeout};
+
+/// The place where changes are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DatabaseChoice {
+    /// A file in the data directory.
+    DataDir,
+    /// A PostgreSQL server, by its URL.
+    Postgres(String),
+    /// None.
+    None,
+}
+
+impl Control {
+    /// Starts with the last good state, and with that of the database if it answers in time. Nothing is written.
+    ///
+    /// # Errors
+    /// A URL that cannot be read, or a configured data directory that another process has, or that is not writable.
+    pub async fn start(
+        choice: &DatabaseChoice,
+        data_dir: &DataDir,
+        options: ControlOptions,
+        gate: Arc<Gate>,
+        loader: SharedLoader,
+    ) -> Result<Self, String> {
+        let mut disk = Disk::new(data_dir.path.clone());
+        let mut database = match choice {
+            DatabaseChoice::DataDir => Some(Database::sqlite(disk.database_path())),
+            DatabaseChoice::Postgres(url) => Some(Database::postgres(url).map_err(|error| error.to_string())?),
+            DatabaseChoice::None => None,
+        };
+        let is_managed = options.is_managed
+            || matches!(choice, DatabaseChoice::Postgres(_))
+            || (*choice == DatabaseChoice::DataDir && disk.database_path().exists());
+        let found = match disk.has_state().then(|| disk.acquire()) {
+            None => None,
+            Some(Ok(())) => disk.load(),
+            Some(Err(error)) if data_dir.is_configured => return Err(error.to_string()),
+            Some(Err(error)) => {
+                tracing::warn!("managed rules will not be saved, nor read from disk: {error}");
+                if *choice == DatabaseChoice::DataDir {
+                    database = None;
+                }
+                None
+            }
+        };
+        let parts = Arc::new(ControlParts {
+            options: ControlOptions { is_managed, ..options },
+            database,
+            gate,
+            loader,
+            tables: Arc::new(RowTables::default()),
+            live: ArcSwap::from_pointee(LiveState::empty()),
+            applied: watch::Sender::new((0, 0)),
+            wake: Notify::new(),
+            disk: Mutex::new(disk),
+            prepared: Mutex::new(None),
+            health: Mutex::new(FollowerHealth::default()),
+            instance: format!("{:016x}", fastrand::u64(..)),
+        });
+        let files = {
+            let mut loader = parts.loader.lock().await;
+            let rows: Arc<dyn RowLayer> = Arc::new(LiveRows(Arc::downgrade(&parts)));
+            loader.set_row_layer(rows);
+            loader.file_digest()
+        };
+        parts.set_live(LiveState::empty(), files);
+        if let Some(found) = found
+            && let Err(error) = parts.apply(Incoming::Disk(Box::new(found))).await
+        {
+            tracing::error!(error, "saved rules cannot be used; waiting for the database");
+        }
+        if parts.may_read()
+            && let Some(database) = parts.database.clone()
+        {
+            // The follower goes on where this ends.
+            let _ = timeout(START_TIMEOUT, follower::catch_up(&parts, &database)).await;
+        }
+        Ok(Self { parts })
+    }
+
+    /// True while managed rules are expected and none are in use: the server is not ready then.
+    pub fn is_waiting(&self) -> bool {
+        let options = &self.parts.options;
+        if options.start_without || !options.is_managed {
+            return false;
+        }
+        let live = self.parts.live.load();
+        match &live.head {
+            None => !self.parts.health().is_up,
+            Some(head) => head.live_version > 0 && live.version == 0,
+        }
+    }
+
+    /// Waits until the managed rules are in use.
+    pub async fn wait_ready(&self) {
+        while self.is_waiting() {
+            sleep(READY_INTERVAL).await;
+        }
+    }
+}
+
+/// The status of an instance.
+pub(super) fn status(parts: &ControlParts) -> ControlStatus {
+    let live = parts.live.load_full();
+    let rules = parts.gate.active_rules();
+    let managed = rules.rules().iter();
+    let managed = managed.filter(|rule| layer_of(rule) == RuleLayer::Managed).count();
+    let total = rules.rules().len();
+    let (override_rows, attributes, rejected_count) = parts.tables.counts();
+    let health = parts.health();
+    ControlStatus {
+        instance: parts.instance.clone(),
+        epoch: live.epoch(),
+        revision: live.revision(),
+        version: live.version,
+        set_revision: live.set_revision,
+        chain: live.head.as_ref().map(|head| head.chain).unwrap_or_default(),
+        digest: live.digest,
+        source: live.source,
+        age_seconds: live.since.elapsed().as_secs(),
+        database: DatabaseStatus {
+            kind: parts.database.as_ref().map_or("none", Database::kind),
+            up: health.is_up,
+            id: live.head.as_ref().map(|head| head.database_id.clone()),
+        },
+        edits: if parts.options.git_only { "git" } else { "both" },
+        rules: RuleCounts {
+            managed,
+            file: total - managed,
+            total,
+        },
+        override_rows,
+        orphan_rows: rules.orphan_rows(),
+        attributes,
+        rejected_rows: parts.tables.rejected(REJECTED_SHOWN_MAX),
+        rejected_count,
+        error: health.error.clone(),
+        forked: health.is_forked,
+    }
+}
+
+const START_TIMEOUT: Duration = Duration::from_secs(3);
+const READY_INTERVAL: Duration = Duration::from_millis(200);
+const REJECTED_SHOWN_MAX: usize = 100;

@@ -1,0 +1,37 @@
+//! Writes: validated against the active rules, committed to the database, and applied by the follower.
+
+pub(super) mod publish;
+mod request;
+pub(super) mod rows;
+pub(super) mod rule_edit;
+mod rule_lines;
+
+pub use request::{
+    AttributeWrite, CheckedSet, PlannedSet, PublishOptions, PublishSet, Published, RowWrite, WriteOptions, Written,
+};
+
+use super::database::{CommitRequest, Committed};
+use super::layers::ControlParts;
+use super::{ControlError, ControlResult};
+use std::sync::Arc;
+
+/// Commits, wakes the follower and counts the result.
+async fn commit(parts: &Arc<ControlParts>, request: CommitRequest) -> ControlResult<Committed> {
+    let result = match parts.writable().await {
+        Ok(database) => database.commit(request).await.map_err(ControlError::from),
+        Err(error) => Err(error),
+    };
+    count(parts, result.as_ref().err());
+    parts.wake.notify_one();
+    result
+}
+
+/// Counts a write that was committed, refused or failed.
+fn count(parts: &ControlParts, error: Option<&ControlError>) {
+    let metrics = &parts.gate.metrics().control;
+    match error {
+        None => metrics.writes_done.add(1),
+        Some(ControlError::Unavailable(_) | ControlError::Full) => metrics.writes_failed.add(1),
+        Some(_) => metrics.writes_refused.add(1),
+    }
+}

@@ -1,0 +1,450 @@
+//! Checking, planning and publishing sets of files.
+
+use super::{CheckedSet, PlannedSet, PublishOptions, PublishSet, Published, commit};
+use crate::control::database::{CommitRequest, Database, ItemCondition, ItemKey, NewVersion, RuleChange};
+use crate::control::layers::{ControlParts, PreparedSet};
+use crate::control::model::{Author, ChangeBody, Digest, Precondition, SetFile, VersionMeta, VersionState};
+use crate::control::plan::{FORMAT, Plan, PlanOp};
+use crate::control::state::{LiveState, RejectedRow, RuleLayer};
+use crate::control::tables::RowTables;
+use crate::control::{ControlError, ControlResult, SetProblem, chain, follower, layers};
+use crate::rule_source::{ConfigSnapshot, MANAGED_PREFIX};
+use std::collections::HashSet;
+use std::path::{Component, Path};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+use tollgate_limiter::core::problem::Problem;
+use tollgate_limiter::core::rules::RuleSet;
+
+/// A set that this instance can use.
+pub(super) struct ReadySet {
+    files: Vec<SetFile>,
+    digest: Digest,
+    /// Without rows.
+    rules: RuleSet,
+    generation: u64,
+}
+
+impl ReadySet {
+    /// The rules, without rows.
+    pub(super) const fn rules(&self) -> &RuleSet {
+        &self.rules
+    }
+}
+
+/// Compiles files and returns their problems.
+pub(in crate::control) async fn check_set(parts: &Arc<ControlParts>, files: Vec<SetFile>) -> ControlResult<CheckedSet> {
+    check_files(&files)?;
+    let result = compile(parts, files).await?;
+    Ok(match result {
+        Ok((snapshot, _)) => CheckedSet {
+            problems: managed_problems(&snapshot.warnings),
+            rules: snapshot.rules.rules().len(),
+        },
+        Err(problems) => CheckedSet {
+            problems: set_problems(&problems),
+            rules: 0,
+        },
+    })
+}
+
+pub(in crate::control) async fn plan(parts: &Arc<ControlParts>, files: Vec<SetFile>) -> ControlResult<PlannedSet> {
+    let set = ready(parts, files).await?;
+    let rows = parts.tables.all().0;
+    let (amended, _, problems) = parts.tables.amended(&set.rules);
+    let invalid: HashSet<usize> = problems.iter().map(|problem| problem.index).collect();
+    let live = parts.gate.active_rules();
+    let plan = Plan::between(&live, &amended).with_rows(&amended, &rows, |index| invalid.contains(&index));
+    Ok(PlannedSet {
+        digest: set.digest,
+        plan,
+    })
+}
+
+pub(in crate::control) async fn save_version(
+    parts: &Arc<ControlParts>,
+    files: Vec<SetFile>,
+    options: &PublishOptions,
+    author: Author,
+) -> ControlResult<(VersionMeta, bool)> {
+    check_files(&files)?;
+    check_git(parts, options)?;
+    let database = parts.writable().await?;
+    let digest = chain::set_digest(&files);
+    let newest = database.versions(None, SAME_DIGEST_SEARCHED).await?;
+    if let Some(same) = newest.into_iter().find(|version| version.digest == digest) {
+        return Ok((same, false));
+    }
+    let version = new_version(parts, files, options, VersionState::Draft);
+    Ok((database.save_version(version, &author).await?, true))
+}
+
+pub(in crate::control) async fn publish(
+    parts: &Arc<ControlParts>,
+    set: PublishSet,
+    options: &PublishOptions,
+    author: Author,
+) -> ControlResult<Published> {
+    let (version, files) = match set {
+        PublishSet::Files(files) => {
+            check_git(parts, options)?;
+            (None, files)
+        }
+        PublishSet::Version(number) => {
+            let database = parts.database.as_ref().ok_or(ControlError::NoDatabase)?;
+            let (meta, files) = stored(database, number).await?;
+            (Some(meta), files)
+        }
+    };
+    let source = version.as_ref().map_or(&options.source, |version| &version.source);
+    check_drift(parts, options, source).await?;
+    let set = ready(parts, files).await?;
+    let item = ItemKey::Set;
+    publish_set(parts, set, version, item, options, author).await
+}
+
+pub(in crate::control) async fn rollback(
+    parts: &Arc<ControlParts>,
+    version: Option<u64>,
+    options: &PublishOptions,
+    author: Author,
+) -> ControlResult<Published> {
+    let database = parts.database.as_ref().ok_or(ControlError::NoDatabase)?;
+    let number = match version {
+        Some(number) => number,
+        None => {
+            let live = parts.live.load().head.as_ref().map_or(0, |head| head.live_version);
+            let meta = database.version(live).await?;
+            let parent = meta.map_or(0, |meta| meta.parent);
+            if parent == 0 {
+                return Err(ControlError::NotFound("version before the live one".to_owned()));
+            }
+            parent
+        }
+    };
+    let (_, files) = stored(database, number).await?;
+    let set = ready(parts, files).await?;
+    let options = PublishOptions {
+        source: format!("rollback {number}"),
+        ..options.clone()
+    };
+    publish_set(parts, set, None, ItemKey::Set, &options, author).await
+}
+
+/// Makes a compiled set live.
+pub(super) async fn publish_set(
+    parts: &Arc<ControlParts>,
+    set: ReadySet,
+    version: Option<VersionMeta>,
+    item: ItemKey,
+    options: &PublishOptions,
+    author: Author,
+) -> ControlResult<Published> {
+    if options.expect_digest.is_some_and(|expected| expected != set.digest) {
+        return Err(ControlError::Drift {
+            text: "the files are not those of the plan; plan again".to_owned(),
+            live: None,
+        });
+    }
+    let live = parts.live.load_full();
+    check_set_condition(&live, &item, options)?;
+    if live.version > 0 && live.set_digest == set.digest {
+        return Ok(Published {
+            version: live.version,
+            revision: live.set_revision,
+            epoch: live.epoch(),
+            changed: false,
+            prepared: 1,
+            applied: 1,
+            ..Published::default()
+        });
+    }
+    let dropped = invalid_rows(parts, &set.rules);
+    if !dropped.is_empty() && !options.drop_rows {
+        return Err(ControlError::RowsInvalid(dropped));
+    }
+    if options.dry_run {
+        return Ok(Published {
+            version: version.map_or(live.version + 1, |version| version.number),
+            revision: live.revision(),
+            epoch: live.epoch(),
+            changed: true,
+            prepared: 1,
+            ..Published::default()
+        });
+    }
+    let rules = rule_changes(&parts.gate.active_rules(), &set.rules);
+    let database = parts.writable().await?;
+    let number = match version {
+        Some(version) => version.number,
+        None => {
+            let version = new_version(parts, set.files, options, VersionState::Prepared);
+            database.save_version(version, &author).await?.number
+        }
+    };
+    *parts.prepared() = Some(PreparedSet {
+        digest: set.digest,
+        generation: set.generation,
+        rules: set.rules,
+    });
+    let mut changes: Vec<ChangeBody> = dropped.into_iter().map(deletion).collect();
+    changes.push(ChangeBody::Publish {
+        version: number,
+        digest: set.digest,
+    });
+    // Rows may change meanwhile; the set may not.
+    let guard = ItemCondition {
+        item: ItemKey::Set,
+        precondition: match live.set_revision {
+            0 => Precondition::Absent,
+            revision => Precondition::Unchanged {
+                epoch: live.epoch(),
+                revision,
+            },
+        },
+    };
+    let condition = ItemCondition {
+        item,
+        precondition: options.precondition.clone(),
+    };
+    let request = CommitRequest {
+        author,
+        conditions: vec![condition, guard],
+        changes,
+        rules,
+        action: options.source.starts_with("rollback").then(|| "rollback".to_owned()),
+    };
+    let committed = commit(parts, request).await?;
+    let mut published = Published {
+        version: number,
+        revision: committed.revision,
+        epoch: committed.head.epoch,
+        changed: true,
+        prepared: 1,
+        ..Published::default()
+    };
+    wait_for_fleet(parts, database, &mut published, options.wait).await;
+    Ok(published)
+}
+
+/// Compiles files on a blocking thread with the file layer of this instance.
+pub(super) async fn ready(parts: &Arc<ControlParts>, files: Vec<SetFile>) -> ControlResult<ReadySet> {
+    check_files(&files)?;
+    let digest = chain::set_digest(&files);
+    match compile(parts, files.clone()).await? {
+        Ok((snapshot, generation)) => Ok(ReadySet {
+            files,
+            digest,
+            rules: snapshot.rules,
+            generation,
+        }),
+        Err(problems) => Err(ControlError::Invalid(set_problems(&problems))),
+    }
+}
+
+type Compiled = Result<(ConfigSnapshot, u64), Vec<Problem>>;
+
+/// A panic of the compiler is a rejection.
+async fn compile(parts: &Arc<ControlParts>, files: Vec<SetFile>) -> ControlResult<Compiled> {
+    let loader = Arc::clone(&parts.loader).lock_owned().await;
+    let task = tokio::task::spawn_blocking(move || {
+        let compiled = loader.compile_managed(Some(files.into()));
+        compiled.map(|snapshot| (snapshot, loader.generation()))
+    });
+    task.await.map_err(|error| {
+        ControlError::PrepareRejected(vec![SetProblem::error(format!("the rules cannot be compiled: {error}"))])
+    })
+}
+
+fn new_version(
+    parts: &ControlParts,
+    files: Vec<SetFile>,
+    options: &PublishOptions,
+    state: VersionState,
+) -> NewVersion {
+    NewVersion {
+        parent: parts.live.load().head.as_ref().map_or(0, |head| head.live_version),
+        format: FORMAT,
+        state,
+        source: options.source.clone(),
+        files,
+    }
+}
+
+async fn stored(database: &Database, number: u64) -> ControlResult<(VersionMeta, Vec<SetFile>)> {
+    let missing = || ControlError::NotFound(format!("version {number}"));
+    let meta = database.version(number).await?.ok_or_else(missing)?;
+    Ok((meta, database.version_files(number).await?))
+}
+
+/// `edits: git`: only a push creates versions.
+pub(super) fn check_git(parts: &ControlParts, options: &PublishOptions) -> ControlResult<()> {
+    let is_allowed = !parts.options.git_only || options.break_glass || options.source.starts_with("push");
+    if is_allowed { Ok(()) } else { Err(ControlError::GitOnly) }
+}
+
+/// A push goes over nothing but pushes.
+async fn check_drift(parts: &Arc<ControlParts>, options: &PublishOptions, source: &str) -> ControlResult<()> {
+    let live = parts.live.load().head.as_ref().map_or(0, |head| head.live_version);
+    if !source.starts_with("push") || options.force || live == 0 {
+        return Ok(());
+    }
+    let database = parts.database.as_ref().ok_or(ControlError::NoDatabase)?;
+    match database.version(live).await? {
+        Some(meta) if !meta.source.starts_with("push") => Err(ControlError::Drift {
+            text: format!(
+                "version {live} was not pushed: {} by {} ({})",
+                meta.source, meta.actor, meta.reason
+            ),
+            live: Some(meta),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// The condition on the set is checked here too, so that an equal set, or a dry run, answers as a publish would.
+fn check_set_condition(live: &LiveState, item: &ItemKey, options: &PublishOptions) -> ControlResult<()> {
+    if *item != ItemKey::Set {
+        return Ok(());
+    }
+    let holds = match options.precondition {
+        Precondition::Any => true,
+        Precondition::Absent => live.set_revision == 0,
+        Precondition::Unchanged { epoch, revision } => (epoch, revision) == (live.epoch(), live.set_revision),
+    };
+    match holds {
+        true => Ok(()),
+        false => Err(ControlError::stale(live.epoch(), live.set_revision)),
+    }
+}
+
+/// The rows that a set cannot use. Those that no set could are left out: they are reported already.
+fn invalid_rows(parts: &ControlParts, rules: &RuleSet) -> Vec<RejectedRow> {
+    let (_, edits, problems) = parts.tables.amended(rules);
+    let rows = RowTables::rejected_by(&edits, &problems);
+    let is_new = |row: &RejectedRow| parts.tables.row_error(&row.domain, &row.rule, &row.subject).is_none();
+    rows.into_iter().filter(is_new).collect()
+}
+
+fn deletion(row: RejectedRow) -> ChangeBody {
+    ChangeBody::Row {
+        domain: row.domain,
+        rule: row.rule,
+        subject: row.subject,
+        terms: None,
+        note: String::new(),
+        expires_at: 0,
+    }
+}
+
+/// The rules that differ, for their history.
+fn rule_changes(live: &RuleSet, next: &RuleSet) -> Vec<RuleChange> {
+    let mut seen = HashSet::new();
+    let mut changes = Vec::new();
+    for line in Plan::between(live, next).lines {
+        if !seen.insert((line.domain.clone(), line.rule.clone())) {
+            continue;
+        }
+        let set = if line.op == PlanOp::Removed { live } else { next };
+        let mut rules = set.rules().iter();
+        let rule = rules.find(|rule| rule.id() == line.rule && rule.domain() == line.domain);
+        let Some(rule) = rule.filter(|rule| layers::layer_of(rule) == RuleLayer::Managed) else {
+            continue;
+        };
+        let location = rule.location();
+        let path = &*location.origin.name;
+        changes.push(RuleChange {
+            domain: line.domain,
+            rule: line.rule,
+            kind: match line.op {
+                PlanOp::Changed => "changed",
+                PlanOp::Added => "added",
+                PlanOp::Removed => "removed",
+            }
+            .to_owned(),
+            path: path.strip_prefix(MANAGED_PREFIX).unwrap_or(path).to_owned(),
+            line: match line.op {
+                PlanOp::Removed => 0,
+                _ => location.line.into(),
+            },
+        });
+    }
+    changes
+}
+
+/// Waits until this instance, and those that report to the database, have applied a publish.
+async fn wait_for_fleet(parts: &ControlParts, database: &Database, published: &mut Published, wait: Duration) {
+    let deadline = Instant::now() + wait;
+    let is_applied = parts.wait_applied(published.revision, wait).await;
+    let is_used = parts.live.load().version == published.version;
+    let (mut applied, mut rejected, mut silent) = match (is_applied, is_used) {
+        (true, true) => (1, 0, 0),
+        (true, false) => (0, 1, 0),
+        (false, _) => (0, 0, 1),
+    };
+    while database.kind() == "postgres" {
+        let since = follower::unix_ms().saturating_sub(follower::report_age(parts.options.database_poll));
+        let Ok(reports) = database.instances(since).await else { break };
+        let others: Vec<_> = reports.into_iter().filter(|report| report.id != parts.instance).collect();
+        let statuses = follower::statuses(&others);
+        let current = statuses.filter(|status| (status.epoch, status.revision) >= (published.epoch, published.revision));
+        let (used, unused): (Vec<_>, Vec<_>) = current.partition(|status| status.version == published.version);
+        let waiting = others.len() - used.len() - unused.len();
+        if waiting == 0 || Instant::now() >= deadline {
+            let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+            applied += count(used.len());
+            rejected += count(unused.len());
+            silent += count(waiting);
+            break;
+        }
+        sleep(FLEET_INTERVAL).await;
+    }
+    (published.applied, published.rejected, published.silent) = (applied, rejected, silent);
+}
+
+/// Checks what the compiler does not see: sizes and paths.
+pub(super) fn check_files(files: &[SetFile]) -> ControlResult<()> {
+    let bytes: usize = files.iter().map(|file| file.text.len()).sum();
+    if bytes > SET_BYTES_MAX || files.len() > FILES_MAX {
+        let text = format!("a set has at most {FILES_MAX} files and {} MiB", SET_BYTES_MAX >> 20);
+        return Err(ControlError::TooLarge(text));
+    }
+    let mut paths = HashSet::new();
+    for file in files {
+        let path = Path::new(&file.path);
+        let is_plain = |component: Component<'_>| matches!(component, Component::Normal(_));
+        let is_bad = file.path.is_empty()
+            || file.path.len() > PATH_MAX
+            || file.path.contains(['\\', '\0'])
+            || file.path.contains(char::is_control)
+            || file.path.split('/').any(|part| matches!(part, "" | "." | ".."))
+            || !path.components().all(is_plain);
+        if is_bad {
+            return Err(ControlError::Malformed(format!(
+                "`{}` is not a relative path of a rule file",
+                file.path.escape_default().take(PATH_MAX).collect::<String>()
+            )));
+        }
+        if !paths.insert(&file.path) {
+            return Err(ControlError::Malformed(format!("the path `{}` is there twice", file.path)));
+        }
+    }
+    Ok(())
+}
+
+fn set_problems(problems: &[Problem]) -> Vec<SetProblem> {
+    problems.iter().map(SetProblem::from).collect()
+}
+
+/// The problems of managed files: those of this instance's own files are none of the set.
+fn managed_problems(problems: &[Problem]) -> Vec<SetProblem> {
+    let is_managed = |problem: &&Problem| problem.location.origin.name.starts_with(MANAGED_PREFIX);
+    problems.iter().filter(is_managed).map(SetProblem::from).collect()
+}
+
+const SET_BYTES_MAX: usize = 16 << 20;
+const FILES_MAX: usize = 1_000;
+const PATH_MAX: usize = 512;
+const SAME_DIGEST_SEARCHED: usize = 100;
+const FLEET_INTERVAL: Duration = Duration::from_millis(100);

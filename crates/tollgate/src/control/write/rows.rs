@@ -1,0 +1,249 @@
+//! Writes of override rows and subject attributes.
+
+use super::{AttributeWrite, RowWrite, WriteOptions, Written, commit};
+use crate::control::database::{AttributeKey, CommitRequest, Committed, ItemCondition, ItemKey, RowKey};
+use crate::control::layers::ControlParts;
+use crate::control::model::{Author, ChangeBody, Precondition};
+use crate::control::tables::row_edit;
+use crate::control::{ControlError, ControlResult, SetProblem};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+use tollgate_limiter::core::rules::RowEdit;
+
+/// Sets and deletes rows, all or none.
+pub(in crate::control) async fn write_rows(
+    parts: &Arc<ControlParts>,
+    rows: Vec<RowWrite>,
+    options: &WriteOptions,
+    author: Author,
+) -> ControlResult<Written> {
+    check_count(rows.len())?;
+    check_rows(parts, &rows, options)?;
+    let created = rows.iter().any(|row| parts.tables.row(&row_key(row)).is_none());
+    let count = rows.len();
+    let conditions = match rows.first() {
+        Some(row) if count == 1 => condition(ItemKey::Row(row_key(row)), options),
+        _ => Vec::new(),
+    };
+    if options.dry_run {
+        let revision = rows.first().and_then(|row| parts.tables.row(&row_key(row)));
+        return check_conditions(parts, &conditions, revision.map_or(0, |row| row.revision), count);
+    }
+    let changes = rows.into_iter().map(|row| ChangeBody::Row {
+        domain: row.domain,
+        rule: row.rule,
+        subject: row.subject,
+        terms: row.terms,
+        note: row.note,
+        expires_at: row.expires_at,
+    });
+    let request = CommitRequest {
+        author,
+        conditions,
+        changes: changes.collect(),
+        rules: Vec::new(),
+        action: None,
+    };
+    let committed = commit(parts, request).await?;
+    Ok(finish(parts, &committed, created).await)
+}
+
+/// Sets and deletes subject attributes, all or none.
+pub(in crate::control) async fn write_attributes(
+    parts: &Arc<ControlParts>,
+    attributes: Vec<AttributeWrite>,
+    options: &WriteOptions,
+    author: Author,
+) -> ControlResult<Written> {
+    check_count(attributes.len())?;
+    let problems: Vec<SetProblem> = attributes
+        .iter()
+        .zip(1..)
+        .filter_map(|(attribute, line)| attribute_problem(attribute).map(|problem| problem.at_line(line)))
+        .collect();
+    if !problems.is_empty() {
+        return Err(ControlError::Invalid(problems));
+    }
+    let is_new = |attribute: &AttributeWrite| parts.tables.attribute(&attribute_key(attribute)).is_none();
+    let created = attributes.iter().any(is_new);
+    let count = attributes.len();
+    let conditions = match attributes.first() {
+        Some(attribute) if count == 1 => condition(ItemKey::Attribute(attribute_key(attribute)), options),
+        _ => Vec::new(),
+    };
+    if options.dry_run {
+        let current = attributes.first().and_then(|first| parts.tables.attribute(&attribute_key(first)));
+        return check_conditions(parts, &conditions, current.map_or(0, |current| current.revision), count);
+    }
+    let changes = attributes.into_iter().map(|attribute| ChangeBody::Attribute {
+        source: attribute.source,
+        subject: attribute.subject,
+        name: attribute.name,
+        value: attribute.value,
+    });
+    let request = CommitRequest {
+        author,
+        conditions,
+        changes: changes.collect(),
+        rules: Vec::new(),
+        action: None,
+    };
+    let committed = commit(parts, request).await?;
+    Ok(finish(parts, &committed, created).await)
+}
+
+/// The result of a commit. The follower has a moment to apply it, so that the next read shows it.
+async fn finish(parts: &ControlParts, committed: &Committed, created: bool) -> Written {
+    if !committed.changes.is_empty() {
+        parts.wait_applied(committed.revision, APPLY_WAIT).await;
+    }
+    let count = |body: &ChangeBody| match body {
+        ChangeBody::Batch { changes } => changes.len(),
+        _ => 1,
+    };
+    Written {
+        epoch: committed.head.epoch,
+        revision: committed.revision,
+        changed: committed.changes.iter().map(|change| count(&change.body)).sum(),
+        revisions: committed.changes.len(),
+        created: created && !committed.changes.is_empty(),
+    }
+}
+
+/// The result of a dry run, after its conditions were checked against memory.
+fn check_conditions(
+    parts: &ControlParts,
+    conditions: &[ItemCondition],
+    revision: u64,
+    count: usize,
+) -> ControlResult<Written> {
+    let epoch = parts.live.load().epoch();
+    let holds = |condition: &ItemCondition| match condition.precondition {
+        Precondition::Any => true,
+        Precondition::Absent => revision == 0,
+        Precondition::Unchanged {
+            epoch: expected,
+            revision: at,
+        } => (expected, at) == (epoch, revision),
+    };
+    if !conditions.iter().all(holds) {
+        return Err(ControlError::stale(epoch, revision));
+    }
+    Ok(Written {
+        epoch,
+        revision,
+        changed: count,
+        revisions: 0,
+        created: revision == 0,
+    })
+}
+
+/// Checks rows as the active rules would take them.
+fn check_rows(parts: &ControlParts, rows: &[RowWrite], options: &WriteOptions) -> ControlResult<()> {
+    let rules = parts.gate.active_rules();
+    let known: HashSet<(&str, &str)> = rules.rules().iter().map(|rule| (rule.domain(), rule.id())).collect();
+    let mut problems = Vec::new();
+    for (row, line) in rows.iter().zip(1..) {
+        let is_orphan = !known.contains(&(row.domain.as_str(), row.rule.as_str()));
+        if is_orphan && row.terms.is_some() && !options.allow_orphan {
+            let name = format!("rule `{}` in the domain `{}`", row.rule, row.domain);
+            if rows.len() == 1 {
+                return Err(ControlError::NotFound(name));
+            }
+            problems.push(SetProblem::error(format!("there is no {name}")).at_line(line));
+        }
+        problems.extend(row_problem(row).map(|problem| problem.at_line(line)));
+    }
+    let edits: Vec<RowEdit> = rows
+        .iter()
+        .map(|row| row_edit(&row.domain, &row.rule, &row.subject, row.terms.as_deref()))
+        .collect();
+    let (_, found) = rules.amend(&edits);
+    for problem in found {
+        let line = u32::try_from(problem.index + 1).unwrap_or(u32::MAX);
+        problems.push(SetProblem::error(problem.text).with_hint(problem.hint).at_line(line));
+    }
+    match problems.is_empty() {
+        true => Ok(()),
+        false => {
+            problems.sort_by_key(|problem| problem.line);
+            problems.truncate(PROBLEMS_MAX);
+            Err(ControlError::Invalid(problems))
+        }
+    }
+}
+
+/// The problem of a row that no rule set would take.
+fn row_problem(row: &RowWrite) -> Option<SetProblem> {
+    let is_bad = |text: &String, max: usize| text.is_empty() || text.len() > max || text.contains(char::is_control);
+    if is_bad(&row.domain, NAME_MAX) || is_bad(&row.rule, NAME_MAX) {
+        return Some(SetProblem::error("a row names the domain and the id of its rule, 1 to 256 bytes each"));
+    }
+    let is_bad_subject = row.subject.is_empty()
+        || row.subject.len() > SUBJECT_MAX
+        || row.subject.keys().any(|name| is_bad(name, NAME_MAX))
+        || row.subject.values().any(|value| value.len() > VALUE_MAX);
+    if is_bad_subject {
+        let text = "a subject has 1 to 16 attributes, with names up to 256 bytes and values up to 1024";
+        return Some(SetProblem::error(text).with_hint("write for example `merchant=m_42`"));
+    }
+    if row.note.len() > NOTE_MAX || row.terms.as_ref().is_some_and(|terms| terms.len() > VALUE_MAX) {
+        return Some(SetProblem::error("a note has at most 500 bytes, and terms at most 1024"));
+    }
+    None
+}
+
+fn attribute_problem(attribute: &AttributeWrite) -> Option<SetProblem> {
+    let is_bad = |text: &str, max: usize| text.is_empty() || text.len() > max || text.contains(char::is_control);
+    let value = attribute.value.as_deref();
+    let is_invalid = is_bad(&attribute.source, NAME_MAX)
+        || is_bad(&attribute.name, NAME_MAX)
+        || is_bad(&attribute.subject, VALUE_MAX)
+        || value.is_some_and(|value| is_bad(value, VALUE_MAX));
+    is_invalid.then(|| {
+        SetProblem::error("an attribute has a source, a subject, a name and a value without control characters")
+            .with_hint("names have at most 256 bytes, subjects and values 1024")
+    })
+}
+
+fn check_count(count: usize) -> ControlResult<()> {
+    match count {
+        0 => Err(ControlError::Malformed("there is nothing to write".to_owned())),
+        _ if count > IMPORT_MAX => {
+            Err(ControlError::TooLarge(format!("one request writes at most {IMPORT_MAX} rows; send several")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn condition(item: ItemKey, options: &WriteOptions) -> Vec<ItemCondition> {
+    vec![ItemCondition {
+        item,
+        precondition: options.precondition.clone(),
+    }]
+}
+
+fn row_key(row: &RowWrite) -> RowKey {
+    RowKey {
+        domain: row.domain.clone(),
+        rule: row.rule.clone(),
+        subject: row.subject.clone(),
+    }
+}
+
+fn attribute_key(attribute: &AttributeWrite) -> AttributeKey {
+    AttributeKey {
+        source: attribute.source.clone(),
+        subject: attribute.subject.clone(),
+        name: attribute.name.clone(),
+    }
+}
+
+const IMPORT_MAX: usize = 10_000;
+const PROBLEMS_MAX: usize = 1_000;
+const NAME_MAX: usize = 256;
+const VALUE_MAX: usize = 1_024;
+const NOTE_MAX: usize = 500;
+const SUBJECT_MAX: usize = 16;
+const APPLY_WAIT: Duration = Duration::from_millis(25);

@@ -1,0 +1,174 @@
+//! Edits of one rule: its lines are replaced in its file, and the whole set is compiled and published.
+
+use super::rule_lines::{RuleLines, list_item};
+use super::{PublishOptions, Published, publish};
+use crate::control::database::ItemKey;
+use crate::control::layers::{ControlParts, layer_of};
+use crate::control::model::{Author, Grammar, SetFile};
+use crate::control::plan::Plan;
+use crate::control::state::{RuleLayer, RuleText};
+use crate::control::{ControlError, ControlResult, SetProblem};
+use crate::rule_source::MANAGED_PREFIX;
+use std::fmt::Write;
+use std::sync::Arc;
+use tollgate_limiter::core::rules::{Attempt, Rule, RuleSet};
+
+pub(in crate::control) async fn rule_text(parts: &Arc<ControlParts>, domain: &str, id: &str) -> Option<RuleText> {
+    let rules = parts.gate.active_rules();
+    let rule = find(&rules, domain, id)?;
+    let (layer, location) = (layer_of(rule), rule.location());
+    let name = &*location.origin.name;
+    let yaml = match rule.descriptor() {
+        Some(_) => None,
+        None => RuleLines::find(&location.origin.text, location.line).map(|lines| lines.yaml(&location.origin.text)),
+    };
+    Some(RuleText {
+        layer,
+        path: name.strip_prefix(MANAGED_PREFIX).unwrap_or(name).to_owned(),
+        line: location.line,
+        yaml,
+        revision: match layer {
+            RuleLayer::Managed => rule_revision(parts, domain, id).await,
+            RuleLayer::File | RuleLayer::Quickstart => 0,
+        },
+    })
+}
+
+/// The revision that last changed a rule: the last publish if none is recorded.
+async fn rule_revision(parts: &Arc<ControlParts>, domain: &str, id: &str) -> u64 {
+    let last_publish = parts.live.load().set_revision;
+    let Some(database) = &parts.database else { return last_publish };
+    let history = database.rule_history(domain, id, 1).await.unwrap_or_default();
+    history.first().map_or(last_publish, |entry| entry.revision)
+}
+
+pub(in crate::control) async fn put_rule(
+    parts: &Arc<ControlParts>,
+    domain: &str,
+    id: &str,
+    yaml: &str,
+    options: &PublishOptions,
+    author: Author,
+) -> ControlResult<Published> {
+    publish::check_git(parts, options)?;
+    let rules = parts.gate.active_rules();
+    let mut files = parts.live.load().files.to_vec();
+    match find(&rules, domain, id) {
+        Some(rule) => {
+            let (file, lines) = managed_lines(rule, &mut files)?;
+            file.text = lines.replace(&file.text, Some(yaml));
+        }
+        None => files.push(new_file(domain, id, yaml)),
+    }
+    publish_edit(parts, (domain, id), files, options, author).await
+}
+
+pub(in crate::control) async fn delete_rule(
+    parts: &Arc<ControlParts>,
+    domain: &str,
+    id: &str,
+    options: &PublishOptions,
+    author: Author,
+) -> ControlResult<Published> {
+    publish::check_git(parts, options)?;
+    let rules = parts.gate.active_rules();
+    let missing = || ControlError::NotFound(format!("rule `{id}` in the domain `{domain}`"));
+    let rule = find(&rules, domain, id).ok_or_else(missing)?;
+    let mut files = parts.live.load().files.to_vec();
+    let (file, lines) = managed_lines(rule, &mut files)?;
+    if lines.is_only {
+        let path = file.path.clone();
+        files.retain(|file| file.path != path);
+    } else {
+        file.text = lines.replace(&file.text, None);
+    }
+    publish_edit(parts, (domain, id), files, options, author).await
+}
+
+/// Publishes files that differ in one rule. An edit that reaches further is refused.
+async fn publish_edit(
+    parts: &Arc<ControlParts>,
+    (domain, id): (&str, &str),
+    files: Vec<SetFile>,
+    options: &PublishOptions,
+    author: Author,
+) -> ControlResult<Published> {
+    let state = parts.live.load_full();
+    if state.head.as_ref().is_some_and(|head| head.live_version != state.version) {
+        let text = "the live version cannot be used on this instance; publish a whole set, or roll back";
+        return Err(ControlError::PrepareRejected(vec![SetProblem::error(text)]));
+    }
+    let set = publish::ready(parts, files).await?;
+    let live = parts.gate.active_rules();
+    let (next, _, _) = parts.tables.amended(set.rules());
+    let is_quickstart = live.rules().iter().any(|rule| layer_of(rule) == RuleLayer::Quickstart);
+    let plan = Plan::between(&live, &next);
+    let others = plan.lines.iter().find(|line| line.domain != domain || line.rule != id);
+    if let Some(line) = others.filter(|_| !is_quickstart) {
+        return Err(ControlError::Malformed(format!(
+            "this text is not one rule with the id `{id}` in the domain `{domain}`: it changes `{}` in `{}`",
+            line.rule, line.domain
+        )));
+    }
+    let item = ItemKey::Rule {
+        domain: domain.to_owned(),
+        rule: id.to_owned(),
+    };
+    publish::publish_set(parts, set, None, item, options, author).await
+}
+
+/// The file and the lines of a managed rule.
+fn managed_lines<'f>(rule: &Rule, files: &'f mut [SetFile]) -> ControlResult<(&'f mut SetFile, RuleLines)> {
+    let location = rule.location();
+    let Some(path) = location.origin.name.strip_prefix(MANAGED_PREFIX) else {
+        return Err(ControlError::FileLayer(location.to_string()));
+    };
+    let edit_file = || {
+        ControlError::Malformed(format!(
+            "the rule shares its lines in {path} with others, or is a descriptor; edit the file and push it"
+        ))
+    };
+    let file = files.iter_mut().find(|file| file.path == path).ok_or_else(edit_file)?;
+    if file.grammar != Grammar::Own {
+        return Err(edit_file());
+    }
+    let lines = RuleLines::find(&file.text, location.line).ok_or_else(edit_file)?;
+    Ok((file, lines))
+}
+
+/// A file with one rule.
+fn new_file(domain: &str, id: &str, yaml: &str) -> SetFile {
+    let mut text = String::new();
+    if domain != Attempt::DOMAIN {
+        // A JSON text is a YAML text.
+        let quoted = serde_json::Value::from(domain);
+        let _ = writeln!(text, "domain: {quoted}");
+    }
+    text.push_str("rules:\n");
+    text.push_str(&list_item(yaml, 2));
+    SetFile {
+        path: format!("managed/{}/{}.yaml", path_part(domain), path_part(id)),
+        grammar: Grammar::Own,
+        text,
+    }
+}
+
+/// A name as a part of a path: other characters than letters, digits, `-`, `_` and `.` as `%` and two hexadecimal digits.
+fn path_part(name: &str) -> String {
+    let mut part = String::new();
+    for (index, byte) in name.bytes().take(PART_MAX).enumerate() {
+        let is_plain = byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_') || (byte == b'.' && index > 0);
+        if is_plain {
+            part.push(char::from(byte));
+        } else {
+            let _ = write!(part, "%{byte:02x}");
+        }
+    }
+    part
+}
+
+fn find<'r>(rules: &'r RuleSet, domain: &str, id: &str) -> Option<&'r Rule> {
+    rules.rules().iter().find(|rule| rule.id() == id && rule.domain() == domain)
+}
+
+const PART_MAX: usize = 80;

@@ -1,0 +1,103 @@
+//! The admin API: rules, override rows, attributes, versions, access and the audit log over HTTP.
+//!
+//! It has a runtime of its own, so that nothing done here delays a decision. `admin/routes.rs` lists every operation with the right it
+//! needs; `admin/service.rs` guards them; `admin/endpoints/` has them by subject. It knows the control plane and no SQL.
+
+mod access;
+mod connection;
+mod cursors;
+mod endpoints;
+mod openapi;
+mod problem;
+mod reply;
+mod request;
+mod routes;
+mod service;
+pub mod settings;
+
+pub use settings::{AdminOptions, AdminSettings, AdminToken, AnonymousAccess, ExternalUrl, SubjectDisplay};
+
+use self::connection::AdminFrontEnd;
+use self::service::AdminService;
+use super::gate::Gate;
+use super::net::accept::accept;
+use super::net::listen::Listener;
+use crate::control::Control;
+use crate::control::model::Role;
+use std::sync::Arc;
+
+/// The admin API, before it serves.
+pub struct Admin {
+    service: Arc<AdminService>,
+    gate: Arc<Gate>,
+}
+
+/// The codes for the printed links.
+#[derive(Clone, PartialEq, Eq)]
+pub struct AdminLinks {
+    /// The code of a viewer; none if the link does not work.
+    pub view: Option<String>,
+    /// The code of the first admin; none if a principal exists.
+    pub setup: Option<String>,
+}
+
+impl Admin {
+    /// The admin API of one control plane.
+    pub fn new(gate: Arc<Gate>, control: Control, options: AdminOptions) -> Self {
+        Self {
+            service: Arc::new(AdminService::new(Arc::clone(&gate), control, options)),
+            gate,
+        }
+    }
+
+    /// The codes that the server prints at its start.
+    pub async fn links(&self) -> AdminLinks {
+        let access = &self.service.access;
+        // A database that does not answer may have principals.
+        let is_open = !access.has_principal(self.service.control.database()).await.unwrap_or(true);
+        let is_auto = self.service.options.settings.anonymous == AnonymousAccess::Auto;
+        AdminLinks {
+            view: (is_open && is_auto).then(|| access.view_code.clone()),
+            setup: (is_open && self.service.control.database().is_some()).then(|| access.setup_code.clone()),
+        }
+    }
+
+    /// Checks that an address that other machines reach is protected: an admin exists, and clients use TLS.
+    ///
+    /// # Errors
+    /// The reason why it must not be served, and the next step.
+    pub async fn check_exposure(&self) -> Result<(), String> {
+        let options = &self.service.options;
+        if options.address.is_local() {
+            return Ok(());
+        }
+        let address = &options.address;
+        if !self.service.browser.is_secure() {
+            return Err(format!(
+                "other machines can reach the admin API on {address} without TLS; configure server.tls, or an https \
+                 admin.external_url, or listen on 127.0.0.1"
+            ));
+        }
+        let has_token = options.settings.tokens.iter().any(|token| token.role == Role::Admin);
+        let has_admin = match self.service.control.database() {
+            Some(database) => {
+                let principals = database.principals().await.map_err(|error| error.to_string())?;
+                principals.iter().any(|found| found.role == Role::Admin && access::is_active(found))
+            }
+            None => false,
+        };
+        match has_token || has_admin {
+            true => Ok(()),
+            false => Err(format!(
+                "other machines can reach the admin API on {address}, and it has no admin; add one with \
+                 `tollgate user add --offline`, or a token in admin.tokens, or listen on 127.0.0.1"
+            )),
+        }
+    }
+
+    /// Serves requests on `listener` until `shutdown` completes, and then drains.
+    pub async fn serve(self, listener: Listener, shutdown: impl Future<Output = ()>) {
+        let front_end = Arc::new(AdminFrontEnd::new(self.service));
+        accept(listener, &self.gate, front_end, shutdown).await;
+    }
+}

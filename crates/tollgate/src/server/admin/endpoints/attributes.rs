@@ -1,0 +1,228 @@
+//! Subject attributes. They apply in all domains, so only callers of all domains change them.
+
+use super::EndpointResult;
+use super::overrides::{audit_export, with_lines, with_next};
+use crate::control::database::{AttributeFilter, AttributeKey};
+use crate::control::model::SubjectAttribute;
+use crate::control::{AttributeWrite, WriteOptions};
+use crate::server::admin::problem::AdminProblem;
+use crate::server::admin::reply::Reply;
+use crate::server::admin::request::table::{self, TableFormat, csv_cell};
+use crate::server::admin::request::{Call, etag};
+use hyper::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+fn item(call: &Call, attribute: &SubjectAttribute) -> Value {
+    let epoch = call.epoch();
+    json!({
+        "source": attribute.source,
+        "subject": call.show(&attribute.subject),
+        "name": attribute.name,
+        "value": attribute.value,
+        "revision": attribute.revision,
+        "epoch": epoch,
+        "etag": etag::text(epoch, attribute.revision),
+        "actor": attribute.actor,
+    })
+}
+
+fn key(attribute: &SubjectAttribute) -> AttributeKey {
+    AttributeKey {
+        source: attribute.source.clone(),
+        subject: attribute.subject.clone(),
+        name: attribute.name.clone(),
+    }
+}
+
+fn filter(call: &Call) -> Result<AttributeFilter, AdminProblem> {
+    let text = |name| call.query.get(name).map(str::to_owned);
+    if call.query.get("q").is_some() && call.masks_subjects() {
+        return Err(AdminProblem::forbidden(
+            "forbidden",
+            "`q` searches subjects, which your role does not see",
+        ));
+    }
+    Ok(AttributeFilter {
+        source: text("source"),
+        subject: text("subject"),
+        text: text("q"),
+    })
+}
+
+pub(in crate::server::admin) async fn list(call: Call) -> EndpointResult {
+    let (filter, limit) = (filter(&call)?, call.limit(1_000)?);
+    let after: Option<AttributeKey> = call.after()?;
+    let found = call.control().attributes(&filter, after.as_ref(), limit).await;
+    let next = match found.last() {
+        Some(last) if found.len() == limit => call.cursor(&key(last)),
+        _ => None,
+    };
+    Ok(Reply::page(
+        found.iter().map(|attribute| item(&call, attribute)).collect(),
+        next,
+    ))
+}
+
+fn query_key(call: &Call) -> Result<AttributeKey, AdminProblem> {
+    Ok(AttributeKey {
+        source: call.query.require("source")?.to_owned(),
+        subject: call.query.require("subject")?.to_owned(),
+        name: call.query.require("name")?.to_owned(),
+    })
+}
+
+pub(in crate::server::admin) async fn get(call: Call) -> EndpointResult {
+    let key = query_key(&call)?;
+    let found = call.control().attribute(&key).await;
+    let found = found.ok_or_else(|| AdminProblem::not_found("there is no such subject attribute"))?;
+    Ok(Reply::item(
+        StatusCode::OK,
+        item(&call, &found),
+        call.epoch(),
+        found.revision,
+    ))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AttributeBody {
+    value: String,
+    #[serde(default)]
+    reason: String,
+}
+
+pub(in crate::server::admin) async fn put(call: Call) -> EndpointResult {
+    call.check_unrestricted()?;
+    let key = query_key(&call)?;
+    let body: AttributeBody = call.json()?;
+    let options = WriteOptions {
+        precondition: call.precondition(&body.reason)?,
+        allow_orphan: false,
+        dry_run: call.query.flag("dry_run")?,
+    };
+    let author = call.author(&body.reason)?;
+    let mut attribute = SubjectAttribute {
+        source: key.source.clone(),
+        subject: key.subject.clone(),
+        name: key.name.clone(),
+        value: body.value.clone(),
+        revision: 0,
+        actor: author.actor.clone(),
+    };
+    let write = AttributeWrite {
+        source: key.source,
+        subject: key.subject,
+        name: key.name,
+        value: Some(body.value),
+    };
+    let written = call.control().write_attribute(write, &options, author).await?;
+    attribute.revision = written.revision;
+    let status = if written.created && !options.dry_run {
+        StatusCode::CREATED
+    } else {
+        StatusCode::OK
+    };
+    Ok(Reply::item(
+        status,
+        item(&call, &attribute),
+        written.epoch,
+        written.revision,
+    ))
+}
+
+pub(in crate::server::admin) async fn delete(call: Call) -> EndpointResult {
+    call.check_unrestricted()?;
+    let key = query_key(&call)?;
+    let reason = call.query.get("reason").unwrap_or_default();
+    let options = WriteOptions {
+        precondition: call.precondition(reason)?,
+        allow_orphan: false,
+        dry_run: call.query.flag("dry_run")?,
+    };
+    if call.control().attribute(&key).await.is_none() {
+        return Err(AdminProblem::not_found("there is no such subject attribute"));
+    }
+    let write = AttributeWrite {
+        source: key.source,
+        subject: key.subject,
+        name: key.name,
+        value: None,
+    };
+    call.control()
+        .write_attribute(write, &options, call.author(reason)?)
+        .await?;
+    Ok(Reply::empty())
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ImportAttribute {
+    source: String,
+    subject: String,
+    name: String,
+    value: Option<String>,
+}
+
+pub(in crate::server::admin) async fn import(call: Call) -> EndpointResult {
+    call.check_unrestricted()?;
+    let format = TableFormat::of(call.query.get("format"), &call.headers)?;
+    let reason = call.query.get("reason").unwrap_or_default();
+    let read: Vec<(u32, ImportAttribute)> = table::read(&call.body, format, &COLUMNS, ROWS_MAX)?;
+    let lines: Vec<u32> = read.iter().map(|(line, _)| *line).collect();
+    let writes = read.into_iter().map(|(_, row)| AttributeWrite {
+        source: row.source,
+        subject: row.subject,
+        name: row.name,
+        value: row.value,
+    });
+    let options = WriteOptions {
+        dry_run: call.query.flag("dry_run")?,
+        ..WriteOptions::default()
+    };
+    let written = call
+        .control()
+        .import_attributes(writes.collect(), &options, call.author(reason)?)
+        .await;
+    let written = written.map_err(|error| with_lines(error, &lines))?;
+    Ok(Reply::ok(&json!({
+        "rows": lines.len(),
+        "changed": written.changed,
+        "revisions": written.revisions,
+        "revision": written.revision,
+        "epoch": written.epoch,
+        "dry_run": options.dry_run,
+    })))
+}
+
+pub(in crate::server::admin) async fn export(call: Call) -> EndpointResult {
+    let format = TableFormat::of(call.query.get("format"), &hyper::HeaderMap::new())?;
+    let (filter, limit) = (filter(&call)?, call.limit(10_000)?);
+    let after: Option<AttributeKey> = call.after()?;
+    let found = call.control().attributes(&filter, after.as_ref(), limit).await;
+    let mut text = String::new();
+    if format == TableFormat::Csv {
+        text.push_str(&format!("{}\n", COLUMNS.join(",")));
+    }
+    for row in &found {
+        let cells = [&row.source, &row.subject, &row.name, &row.value];
+        let line = match format {
+            TableFormat::Ndjson => {
+                let [source, subject, name, value] = cells;
+                json!({ "source": source, "subject": subject, "name": name, "value": value }).to_string()
+            }
+            TableFormat::Csv => cells.map(|cell| csv_cell(cell)).join(","),
+        };
+        text.push_str(&line);
+        text.push('\n');
+    }
+    audit_export(&call, "attributes", found.len()).await?;
+    let reply = Reply::new(StatusCode::OK, format.content_type(), text);
+    Ok(match found.last() {
+        Some(last) if found.len() == limit => with_next(reply, call.cursor(&key(last))),
+        _ => reply,
+    })
+}
+
+const COLUMNS: [&str; 4] = ["source", "subject", "name", "value"];
+const ROWS_MAX: usize = 10_000;

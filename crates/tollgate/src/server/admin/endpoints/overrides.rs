@@ -1,0 +1,360 @@
+//! Override rows.
+
+use super::EndpointResult;
+use crate::control::database::{AuditRecord, RowFilter, RowKey};
+use crate::control::model::{OverrideRow, RowSubject};
+use crate::control::{RowWrite, WriteOptions};
+use crate::server::admin::access::now_ms;
+use crate::server::admin::problem::AdminProblem;
+use crate::server::admin::reply::Reply;
+use crate::server::admin::request::table::{self, TableFormat, csv_cell};
+use crate::server::admin::request::{Call, need_reason, time};
+use hyper::StatusCode;
+use hyper::header::HeaderName;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tollgate_limiter::core::rules::Attempt;
+
+/// A row as the API has it, with its subject as the caller may see it.
+pub(in crate::server::admin) fn row_item(call: &Call, row: &OverrideRow) -> Value {
+    let control = call.control();
+    let epoch = call.epoch();
+    let subject: RowSubject = row
+        .subject
+        .iter()
+        .map(|(name, value)| (name.clone(), call.show(value)))
+        .collect();
+    json!({
+        "domain": row.domain,
+        "rule": row.rule,
+        "subject": subject,
+        "terms": row.terms,
+        "note": if call.masks_subjects() { "" } else { &row.note },
+        "expires_at": row.expires_at,
+        "revision": row.revision,
+        "epoch": epoch,
+        "etag": crate::server::admin::request::etag::text(epoch, row.revision),
+        "actor": row.actor,
+        "orphan": !control.has_rule(&row.domain, &row.rule),
+        "rejected": control.row_error(&row.domain, &row.rule, &row.subject),
+    })
+}
+
+fn filter(call: &Call) -> Result<RowFilter, AdminProblem> {
+    if call.query.get("q").is_some() && call.masks_subjects() {
+        return Err(AdminProblem::forbidden(
+            "forbidden",
+            "`q` searches subjects, which your role does not see",
+        ));
+    }
+    let expires_before = match call.query.get("expiring").is_some() && call.query.flag("expiring")? {
+        true => Some(u64::MAX >> 1),
+        false => None,
+    };
+    Ok(RowFilter {
+        domains: call.domains()?,
+        rule: call.query.get("rule").map(str::to_owned),
+        text: call.query.get("q").map(str::to_owned),
+        expires_before,
+    })
+}
+
+fn key(row: &OverrideRow) -> RowKey {
+    RowKey {
+        domain: row.domain.clone(),
+        rule: row.rule.clone(),
+        subject: row.subject.clone(),
+    }
+}
+
+pub(in crate::server::admin) async fn list(call: Call) -> EndpointResult {
+    let (filter, limit) = (filter(&call)?, call.limit(1_000)?);
+    let after: Option<RowKey> = call.after()?;
+    let rows = call.control().rows(&filter, after.as_ref(), limit).await;
+    let next = match rows.last() {
+        Some(last) if rows.len() == limit => call.cursor(&key(last)),
+        _ => None,
+    };
+    Ok(Reply::page(rows.iter().map(|row| row_item(&call, row)).collect(), next))
+}
+
+/// The key that the query names: `subject` as JSON, or every other parameter as an attribute.
+fn query_key(call: &Call) -> Result<RowKey, AdminProblem> {
+    let domain = call.query.get("domain").unwrap_or(Attempt::DOMAIN).to_owned();
+    call.check_domain(&domain)?;
+    let rule = call.query.require("rule")?.to_owned();
+    let subject: RowSubject = match call.query.get("subject") {
+        Some(text) if text.starts_with('{') => serde_json::from_str(text)
+            .map_err(|error| AdminProblem::field("subject", format!("not an object of texts: {error}")))?,
+        _ => {
+            let reserved = ["domain", "rule", "dry_run", "reason"];
+            let others = call.query.others(&reserved);
+            others
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect()
+        }
+    };
+    if subject.is_empty() {
+        return Err(AdminProblem::field("subject", "name the subject: `merchant=m_42`"));
+    }
+    Ok(RowKey { domain, rule, subject })
+}
+
+fn item_reply(call: &Call, status: StatusCode, row: &OverrideRow) -> Reply {
+    Reply::item(status, row_item(call, row), call.epoch(), row.revision)
+}
+
+pub(in crate::server::admin) async fn get(call: Call) -> EndpointResult {
+    let key = query_key(&call)?;
+    match call.control().row(&key).await {
+        Some(row) => Ok(item_reply(&call, StatusCode::OK, &row)),
+        None => Err(AdminProblem::not_found("there is no such override row")),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RowBody {
+    terms: String,
+    #[serde(default)]
+    note: String,
+    #[serde(default)]
+    expires_at: u64,
+    until: Option<String>,
+    #[serde(default)]
+    allow_orphan: bool,
+    #[serde(default)]
+    reason: String,
+}
+
+pub(in crate::server::admin) async fn put(call: Call) -> EndpointResult {
+    let key = query_key(&call)?;
+    let body: RowBody = call.json()?;
+    let expires_at = expiry(body.expires_at, body.until.as_deref())?;
+    if is_ban(&body.terms) {
+        need_reason(&body.reason, "a ban")?;
+    }
+    let options = WriteOptions {
+        precondition: call.precondition(&body.reason)?,
+        allow_orphan: body.allow_orphan,
+        dry_run: call.query.flag("dry_run")?,
+    };
+    let author = call.author(&body.reason)?;
+    let mut row = OverrideRow {
+        domain: key.domain.clone(),
+        rule: key.rule.clone(),
+        subject: key.subject.clone(),
+        terms: body.terms.clone(),
+        note: body.note.clone(),
+        expires_at,
+        revision: 0,
+        actor: author.actor.clone(),
+    };
+    let write = RowWrite {
+        domain: key.domain,
+        rule: key.rule,
+        subject: key.subject,
+        terms: Some(body.terms),
+        note: body.note,
+        expires_at,
+    };
+    let written = call.control().write_row(write, &options, author).await?;
+    row.revision = written.revision;
+    let status = if written.created && !options.dry_run {
+        StatusCode::CREATED
+    } else {
+        StatusCode::OK
+    };
+    let mut item = row_item(&call, &row);
+    if let (true, Value::Object(members)) = (options.dry_run, &mut item) {
+        members.insert("dry_run".into(), true.into());
+    }
+    Ok(Reply::item(status, item, written.epoch, written.revision))
+}
+
+/// The end of a row, from either form.
+fn expiry(expires_at: u64, until: Option<&str>) -> Result<u64, AdminProblem> {
+    let expires_at = match until {
+        None => expires_at,
+        Some(_) if expires_at != 0 => return Err(AdminProblem::field("until", "send `until` or `expires_at`")),
+        Some(text) => time::parse(text)
+            .ok_or_else(|| AdminProblem::field("until", "write `2026-12-01` or `2026-12-01T10:00:00Z`"))?,
+    };
+    match expires_at != 0 && expires_at <= now_ms() {
+        true => Err(AdminProblem::field("expires_at", "is in the past")),
+        false => Ok(expires_at),
+    }
+}
+
+/// True for a limit of zero.
+fn is_ban(terms: &str) -> bool {
+    let digits: String = terms.trim_start().chars().take_while(char::is_ascii_digit).collect();
+    !digits.is_empty() && digits.bytes().all(|digit| digit == b'0')
+}
+
+pub(in crate::server::admin) async fn delete(call: Call) -> EndpointResult {
+    let key = query_key(&call)?;
+    let reason = call.query.get("reason").unwrap_or_default();
+    let options = WriteOptions {
+        precondition: call.precondition(reason)?,
+        allow_orphan: true,
+        dry_run: call.query.flag("dry_run")?,
+    };
+    if call.control().row(&key).await.is_none() {
+        return Err(AdminProblem::not_found("there is no such override row"));
+    }
+    let write = RowWrite {
+        domain: key.domain,
+        rule: key.rule,
+        subject: key.subject,
+        terms: None,
+        note: String::new(),
+        expires_at: 0,
+    };
+    call.control().write_row(write, &options, call.author(reason)?).await?;
+    Ok(Reply::empty())
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ImportRow {
+    domain: Option<String>,
+    rule: Option<String>,
+    subject: RowSubject,
+    terms: Option<String>,
+    #[serde(default)]
+    note: String,
+    #[serde(default)]
+    expires_at: u64,
+}
+
+pub(in crate::server::admin) async fn import(call: Call) -> EndpointResult {
+    let format = TableFormat::of(call.query.get("format"), &call.headers)?;
+    let reason = call.query.get("reason").unwrap_or_default();
+    let rows: Vec<(u32, ImportRow)> = table::read(&call.body, format, &COLUMNS, ROWS_MAX)?;
+    let count = rows.len();
+    let mut writes = Vec::with_capacity(count);
+    let mut lines = Vec::with_capacity(count);
+    for (line, row) in rows {
+        let domain = row
+            .domain
+            .as_deref()
+            .or(call.query.get("domain"))
+            .unwrap_or(Attempt::DOMAIN);
+        call.check_domain(domain)?;
+        let rule = row.rule.as_deref().or(call.query.get("rule"));
+        let rule = rule.ok_or_else(|| AdminProblem::malformed(format!("line {line} names no rule")))?;
+        if row.terms.as_deref().is_some_and(is_ban) {
+            need_reason(reason, "a ban")?;
+        }
+        lines.push(line);
+        writes.push(RowWrite {
+            domain: domain.to_owned(),
+            rule: rule.to_owned(),
+            subject: row.subject,
+            terms: row.terms,
+            note: row.note,
+            expires_at: row.expires_at,
+        });
+    }
+    let options = WriteOptions {
+        dry_run: call.query.flag("dry_run")?,
+        ..WriteOptions::default()
+    };
+    let written = call.control().import_rows(writes, &options, call.author(reason)?).await;
+    let written = written.map_err(|error| with_lines(error, &lines))?;
+    Ok(Reply::ok(&json!({
+        "rows": count,
+        "changed": written.changed,
+        "revisions": written.revisions,
+        "revision": written.revision,
+        "epoch": written.epoch,
+        "dry_run": options.dry_run,
+    })))
+}
+
+/// The error of an import, with the lines of the file instead of the indices of rows.
+pub(in crate::server::admin) fn with_lines(error: crate::control::ControlError, lines: &[u32]) -> AdminProblem {
+    use crate::control::ControlError;
+    match error {
+        ControlError::Invalid(mut problems) => {
+            for problem in &mut problems {
+                let index = problem.line.and_then(|line| usize::try_from(line).ok()?.checked_sub(1));
+                problem.line = index.and_then(|index| lines.get(index).copied());
+            }
+            ControlError::Invalid(problems).into()
+        }
+        error => error.into(),
+    }
+}
+
+pub(in crate::server::admin) async fn export(call: Call) -> EndpointResult {
+    let format = TableFormat::of(call.query.get("format"), &hyper::HeaderMap::new())?;
+    let (filter, limit) = (filter(&call)?, call.limit(10_000)?);
+    let after: Option<RowKey> = call.after()?;
+    let rows = call.control().rows(&filter, after.as_ref(), limit).await;
+    let mut text = String::new();
+    if format == TableFormat::Csv {
+        text.push_str(&format!("{}\n", COLUMNS.join(",")));
+    }
+    for row in &rows {
+        match format {
+            TableFormat::Ndjson => {
+                let line = json!({
+                    "domain": row.domain, "rule": row.rule, "subject": row.subject, "terms": row.terms,
+                    "note": row.note, "expires_at": row.expires_at,
+                });
+                text.push_str(&format!("{line}\n"));
+            }
+            TableFormat::Csv => {
+                let expires_at = if row.expires_at == 0 {
+                    String::new()
+                } else {
+                    row.expires_at.to_string()
+                };
+                let cells = [
+                    &row.domain,
+                    &row.rule,
+                    &json!(row.subject).to_string(),
+                    &row.terms,
+                    &row.note,
+                    &expires_at,
+                ];
+                text.push_str(&format!("{}\n", cells.map(|cell| csv_cell(cell)).join(",")));
+            }
+        }
+    }
+    audit_export(&call, "overrides", rows.len()).await?;
+    let reply = Reply::new(StatusCode::OK, format.content_type(), text);
+    Ok(match rows.last() {
+        Some(last) if rows.len() == limit => with_next(reply, call.cursor(&key(last))),
+        _ => reply,
+    })
+}
+
+/// Audits an export; without the database nothing is exported.
+pub(in crate::server::admin) async fn audit_export(call: &Call, what: &str, count: usize) -> Result<(), AdminProblem> {
+    if count == 0 {
+        return Ok(());
+    }
+    let record = AuditRecord {
+        author: call.author("")?,
+        action: "export".to_owned(),
+        target: what.to_owned(),
+        before: String::new(),
+        after: json!({ "count": count }).to_string(),
+    };
+    call.control().writable_database().await?.record(record).await?;
+    Ok(())
+}
+
+/// The position of the next part of an export, as a header.
+pub(in crate::server::admin) fn with_next(reply: Reply, next: Option<String>) -> Reply {
+    match next {
+        Some(next) => reply.with_header(HeaderName::from_static("x-tollgate-next"), &next),
+        None => reply,
+    }
+}
+
+const COLUMNS: [&str; 6] = ["domain", "rule", "subject", "terms", "note", "expires_at"];
+const ROWS_MAX: usize = 10_000;

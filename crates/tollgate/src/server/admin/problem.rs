@@ -1,0 +1,172 @@
+//! Errors of the admin API: problem details of RFC 9457 with a code.
+
+use super::reply::Reply;
+use crate::control::ControlError;
+use crate::control::database::{DatabaseError, StaleItem};
+use crate::server::http::ProblemDetails;
+use hyper::StatusCode;
+use hyper::header::{HeaderName, RETRY_AFTER};
+use serde_json::{Map, Value, json};
+use std::borrow::Cow;
+
+/// An error response with a code.
+#[derive(Clone, Debug)]
+pub(in crate::server::admin) struct AdminProblem {
+    pub(in crate::server::admin) status: StatusCode,
+    pub(in crate::server::admin) code: &'static str,
+    detail: Cow<'static, str>,
+    members: Map<String, Value>,
+    header: Option<(HeaderName, String)>,
+}
+
+impl AdminProblem {
+    pub(in crate::server::admin) fn new(
+        status: StatusCode,
+        code: &'static str,
+        detail: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self {
+            status,
+            code,
+            detail: detail.into(),
+            members: Map::new(),
+            header: None,
+        }
+    }
+
+    /// A request that cannot be read.
+    pub(in crate::server::admin) fn malformed(detail: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "malformed", detail)
+    }
+
+    /// A member or parameter that cannot be read.
+    pub(in crate::server::admin) fn field(name: &str, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self::malformed(detail).with("field", name)
+    }
+
+    pub(in crate::server::admin) fn forbidden(code: &'static str, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, code, detail)
+    }
+
+    pub(in crate::server::admin) fn not_found(detail: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not-found", detail)
+    }
+
+    pub(in crate::server::admin) fn unauthorized() -> Self {
+        let detail = "no valid credential; send a token (`Authorization: Bearer …`), or log in";
+        let problem = Self::new(StatusCode::UNAUTHORIZED, "unauthorized", detail);
+        problem.with_header(hyper::header::WWW_AUTHENTICATE, "Bearer")
+    }
+
+    pub(in crate::server::admin) fn too_many() -> Self {
+        let detail = "too many attempts; wait a minute";
+        let problem = Self::new(StatusCode::TOO_MANY_REQUESTS, "too-many-requests", detail);
+        problem.with_header(RETRY_AFTER, "60")
+    }
+
+    pub(in crate::server::admin) fn busy(detail: &'static str) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail).with_header(RETRY_AFTER, "1")
+    }
+
+    /// The same with a member.
+    pub(in crate::server::admin) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.members.insert(name.to_owned(), value.into());
+        self
+    }
+
+    pub(in crate::server::admin) fn with_header(self, name: HeaderName, value: impl Into<String>) -> Self {
+        Self {
+            header: Some((name, value.into())),
+            ..self
+        }
+    }
+
+    pub(in crate::server::admin) fn into_reply(self) -> Reply {
+        let mut body = json!({
+            "type": "about:blank",
+            "title": self.status.canonical_reason().unwrap_or("Error"),
+            "status": self.status.as_u16(),
+            "detail": self.detail,
+            "code": self.code,
+        });
+        if let Value::Object(members) = &mut body {
+            members.extend(self.members);
+        }
+        let mut reply = Reply::json(self.status, &body).with_type("application/problem+json");
+        if let Some((name, value)) = self.header {
+            reply = reply.with_header(name, &value);
+        }
+        reply
+    }
+}
+
+impl From<ControlError> for AdminProblem {
+    fn from(error: ControlError) -> Self {
+        let status = match &error {
+            ControlError::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
+            ControlError::Full => StatusCode::INSUFFICIENT_STORAGE,
+            ControlError::Stale(_) => StatusCode::PRECONDITION_FAILED,
+            ControlError::NotFound(_) => StatusCode::NOT_FOUND,
+            ControlError::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
+            ControlError::Malformed(_) => StatusCode::BAD_REQUEST,
+            ControlError::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            _ => StatusCode::CONFLICT,
+        };
+        let problem = Self::new(status, error.code(), error.to_string());
+        match error {
+            ControlError::Unavailable(_) => problem.with_header(RETRY_AFTER, "1"),
+            ControlError::Stale(item) => problem.with_stale(&item),
+            ControlError::Invalid(problems) | ControlError::PrepareRejected(problems) => {
+                problem.with("problems", json!(problems))
+            }
+            ControlError::RowsInvalid(rows) => problem.with("rows", json!(rows)),
+            ControlError::Drift { live: Some(live), .. } => problem
+                .with("author", live.actor)
+                .with("reason", live.reason)
+                .with("version", live.number),
+            _ => problem,
+        }
+    }
+}
+
+impl AdminProblem {
+    fn with_stale(self, item: &StaleItem) -> Self {
+        let current = serde_json::from_str(&item.item).unwrap_or(Value::Null);
+        self.with("current", current)
+            .with("author", item.author.actor.clone())
+            .with("reason", item.author.reason.clone())
+            .with("at", item.at)
+            .with("revision", item.revision)
+            .with("epoch", item.epoch)
+            .with("etag", super::request::etag::text(item.epoch, item.revision))
+    }
+}
+
+impl From<DatabaseError> for AdminProblem {
+    fn from(error: DatabaseError) -> Self {
+        match error {
+            DatabaseError::Exists(_) => Self::new(StatusCode::CONFLICT, "exists", error.to_string()),
+            DatabaseError::KeyReused => Self::new(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "idempotency-key-reused",
+                error.to_string(),
+            ),
+            error => ControlError::from(error).into(),
+        }
+    }
+}
+
+impl From<ProblemDetails> for AdminProblem {
+    fn from(problem: ProblemDetails) -> Self {
+        let code = match problem.status {
+            StatusCode::BAD_REQUEST => "malformed",
+            StatusCode::SERVICE_UNAVAILABLE => "store-unavailable",
+            _ => "error",
+        };
+        let mapped = Self::new(problem.status, code, problem.detail);
+        match problem.field {
+            Some(field) => mapped.with("field", field),
+            None => mapped,
+        }
+    }
+}

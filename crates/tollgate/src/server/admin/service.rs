@@ -1,0 +1,231 @@
+//! The service behind the routes: bounds, browser protection, authentication, rights and stored responses around each endpoint.
+
+use super::access::AccessControl;
+use super::access::browser::BrowserGuard;
+use super::access::rights::{Access, Caller};
+use super::access::secrets::{digest, random_hex};
+use super::cursors::Cursors;
+use super::problem::AdminProblem;
+use super::reply::Reply;
+use super::request::{Call, Query};
+use super::routes::{Body, Route};
+use super::settings::AdminOptions;
+use crate::control::Control;
+use crate::control::database::{IdempotencyKey, StoredResponse};
+use crate::server::gate::Gate;
+use bytes::Bytes;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::header::{AUTHORIZATION, HeaderName};
+use hyper::{Method, Request, StatusCode};
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::timeout;
+
+/// The state that all requests of the admin API share.
+pub(super) struct AdminService {
+    pub(super) gate: Arc<Gate>,
+    pub(super) control: Control,
+    pub(super) options: AdminOptions,
+    pub(super) access: AccessControl,
+    pub(super) browser: BrowserGuard,
+    pub(super) cursors: Cursors,
+    requests: Semaphore,
+    /// Requests whose bodies may be large: each takes as much memory.
+    large: Semaphore,
+    /// Idempotency keys of requests in flight.
+    in_flight: Mutex<HashSet<String>>,
+}
+
+impl AdminService {
+    pub(super) fn new(gate: Arc<Gate>, control: Control, options: AdminOptions) -> Self {
+        Self {
+            gate,
+            control,
+            access: AccessControl::new(options.settings.clone()),
+            browser: BrowserGuard::new(&options),
+            options,
+            cursors: Cursors::default(),
+            requests: Semaphore::new(REQUESTS_MAX),
+            large: Semaphore::new(LARGE_MAX),
+            in_flight: Mutex::default(),
+        }
+    }
+
+    /// The response to a request of a route.
+    pub(super) async fn respond(
+        self: Arc<Self>,
+        route: &'static Route,
+        request: Request<axum::body::Body>,
+        peer: IpAddr,
+    ) -> Reply {
+        let id = random_hex(8);
+        let responded = timeout(REQUEST_TIMEOUT, self.guarded(route, request, peer, &id)).await;
+        let timed_out = || Err(AdminProblem::busy("the request took too long; it may have been done"));
+        let reply = responded.unwrap_or_else(|_| timed_out());
+        reply
+            .unwrap_or_else(AdminProblem::into_reply)
+            .with_header(HeaderName::from_static("x-request-id"), &id)
+    }
+
+    async fn guarded(
+        self: Arc<Self>,
+        route: &'static Route,
+        request: Request<axum::body::Body>,
+        peer: IpAddr,
+        id: &str,
+    ) -> Result<Reply, AdminProblem> {
+        let service = Arc::clone(&self);
+        let _permit = acquire(&service.requests).await?;
+        let (head, body) = request.into_parts();
+        self.browser.check_host(&head.uri, &head.headers)?;
+        let has_bearer = head.headers.contains_key(AUTHORIZATION);
+        if !has_bearer {
+            self.browser.check_origin(&head.method, &head.headers)?;
+        }
+        let caller = match route.access {
+            Access::Open | Access::Login => None,
+            Access::Any | Access::Needs(_) => {
+                let cookie = self.browser.cookie_name();
+                let database = self.control.database();
+                let caller = self.access.authenticate(&head.headers, &cookie, peer, database).await?;
+                Some(check(route.access, caller)?)
+            }
+        };
+        let text = head.uri.query().unwrap_or_default();
+        let query = Query::parse(text, route.query)?;
+        let _large = match route.body {
+            Body::Large => Some(acquire(&service.large).await?),
+            Body::None | Body::Small => None,
+        };
+        let bytes = read_body(body, route.body).await?;
+        let call = Call {
+            service: self,
+            caller,
+            query,
+            headers: head.headers,
+            body: bytes,
+            peer,
+            request: id.to_owned(),
+        };
+        match head.method == Method::POST && route.is_idempotent {
+            true => service.once(route, text, call).await,
+            false => (route.handler)(call).await,
+        }
+    }
+
+    /// Runs a request once per idempotency key, and gives the first response again.
+    async fn once(&self, route: &'static Route, query: &str, call: Call) -> Result<Reply, AdminProblem> {
+        let Some(key) = call.headers.get("idempotency-key") else {
+            return (route.handler)(call).await;
+        };
+        if !(1..=128).contains(&key.len()) {
+            return Err(AdminProblem::field("Idempotency-Key", "must have 1 to 128 characters"));
+        }
+        let (Some(database), Some(caller)) = (self.control.database().cloned(), &call.caller) else {
+            return (route.handler)(call).await;
+        };
+        let request = [route.path.as_bytes(), b"\n", query.as_bytes(), b"\n", &call.body].concat();
+        let key = IdempotencyKey {
+            principal: caller.id.clone(),
+            key_hash: digest(key.as_bytes()),
+            request_digest: digest(&request),
+        };
+        let _claim = Claim::take(&self.in_flight, format!("{} {}", key.principal, key.key_hash))?;
+        if let Some(stored) = database.idempotent(&key).await? {
+            let status = StatusCode::from_u16(stored.status).unwrap_or(StatusCode::OK);
+            return Ok(Reply::new(status, "application/json", stored.body));
+        }
+        let reply = (route.handler)(call).await?;
+        let stored = StoredResponse {
+            status: reply.status.as_u16(),
+            body: String::from_utf8_lossy(&reply.body).into_owned(),
+        };
+        if let Err(error) = database.remember_response(&key, &stored).await {
+            tracing::warn!(%error, "a response could not be stored for its idempotency key; a retry would be done again");
+        }
+        Ok(reply)
+    }
+}
+
+/// An idempotency key in use; free again when this is dropped.
+struct Claim<'a>(&'a Mutex<HashSet<String>>, String);
+
+impl<'a> Claim<'a> {
+    fn take(in_flight: &'a Mutex<HashSet<String>>, key: String) -> Result<Self, AdminProblem> {
+        let is_new = in_flight
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(key.clone());
+        match is_new {
+            true => Ok(Self(in_flight, key)),
+            false => Err(AdminProblem::new(
+                StatusCode::CONFLICT,
+                "idempotency-key-in-use",
+                "a request with this Idempotency-Key is in flight; wait for its response",
+            )),
+        }
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.1);
+    }
+}
+
+/// The caller, if it has the right.
+fn check(access: Access, caller: Option<Caller>) -> Result<Caller, AdminProblem> {
+    let caller = caller.ok_or_else(AdminProblem::unauthorized)?;
+    match access {
+        Access::Needs(right) if !caller.has(right) => {
+            let detail = format!(
+                "this needs the right `{}`, which your role does not include",
+                right.name()
+            );
+            Err(AdminProblem::forbidden("forbidden", detail))
+        }
+        _ => Ok(caller),
+    }
+}
+
+async fn acquire(semaphore: &Semaphore) -> Result<SemaphorePermit<'_>, AdminProblem> {
+    match timeout(QUEUE_TIMEOUT, semaphore.acquire()).await {
+        Ok(Ok(permit)) => Ok(permit),
+        _ => Err(AdminProblem::busy("too many requests at a time; retry")),
+    }
+}
+
+async fn read_body(body: axum::body::Body, kind: Body) -> Result<Bytes, AdminProblem> {
+    let bytes_max = match kind {
+        Body::None | Body::Small => SMALL_BYTES_MAX,
+        Body::Large => LARGE_BYTES_MAX,
+    };
+    let collected = timeout(BODY_TIMEOUT, Limited::new(body, bytes_max).collect()).await;
+    match collected {
+        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+        Ok(Err(error)) if error.downcast_ref::<LengthLimitError>().is_some() => Err(AdminProblem::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "too-large",
+            format!("the body has more than {bytes_max} bytes"),
+        )),
+        Ok(Err(_)) => Err(AdminProblem::malformed("the body ended early")),
+        Err(_) => Err(AdminProblem::new(
+            StatusCode::REQUEST_TIMEOUT,
+            "timeout",
+            "the body did not arrive in time",
+        )),
+    }
+}
+
+/// Requests at a time.
+const REQUESTS_MAX: usize = 32;
+/// Requests with large bodies at a time.
+const LARGE_MAX: usize = 4;
+const SMALL_BYTES_MAX: usize = 64 << 10;
+const LARGE_BYTES_MAX: usize = 16 << 20;
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(2);
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);

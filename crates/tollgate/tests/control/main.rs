@@ -1,0 +1,4 @@
+//! The control plane from a shell: a server, the commands, and the walkthrough of `docs/control-plane.md`.
+
+mod program;
+mod walkthrough;

@@ -1,0 +1,162 @@
+//! A running `tollgate serve` with a control plane, and the commands that call it.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A folder that goes with the test.
+pub(crate) struct TestFolder(PathBuf);
+
+impl TestFolder {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("tollgate-control-{}-{count}", std::process::id()));
+        fs::create_dir_all(&path).expect("there is space for a folder");
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        let path = self.0.join(name);
+        fs::create_dir_all(path.parent().expect("a file is in a folder")).expect("there is space for a folder");
+        fs::write(path, text).expect("there is space for a file");
+    }
+
+    pub(crate) fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.0.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+}
+
+impl Drop for TestFolder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A server with a control plane, on ports of its own.
+pub(crate) struct ControlServer {
+    child: Child,
+    /// The lines it printed up to `ready`.
+    pub(crate) banner: String,
+    pub(crate) token: String,
+}
+
+/// The result of a command.
+#[derive(Debug)]
+pub(crate) struct CommandOutput {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl ControlServer {
+    pub(crate) fn start(folder: &TestFolder) -> Self {
+        let mut command = command(folder);
+        command.args([
+            "serve",
+            "--set",
+            "server.http=127.0.0.1:0",
+            "--set",
+            "server.admin=127.0.0.1:0",
+        ]);
+        command.args(["--set", "data_dir=data"]);
+        for name in [
+            "TOLLGATE_SERVER__GRPC",
+            "TOLLGATE_SERVER__RESP",
+            "TOLLGATE_SERVER__DEBUG",
+        ] {
+            command.env(name, "disabled");
+        }
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the program can be run");
+        let mut banner = String::new();
+        let mut stdout = BufReader::new(child.stdout.take().expect("it is a pipe"));
+        while !banner.ends_with("ready\n") {
+            let read = stdout.read_line(&mut banner).expect("it writes UTF-8");
+            assert!(read > 0, "it ended before it was ready: {banner}");
+        }
+        Self {
+            child,
+            banner,
+            token: String::new(),
+        }
+    }
+
+    /// The text after a label of the banner.
+    fn line(&self, label: &str) -> &str {
+        let found = self.banner.lines().find_map(|line| line.strip_prefix(label));
+        found.unwrap_or_else(|| panic!("no {label} in {}", self.banner))
+    }
+
+    pub(crate) fn setup_code(&self) -> String {
+        let link = self.line("setup: ");
+        link.split_once("#setup=")
+            .unwrap_or_else(|| panic!("{link}"))
+            .1
+            .to_owned()
+    }
+
+    fn admin_url(&self) -> String {
+        let link = self.line("admin: ");
+        link.split(['#', ' '])
+            .next()
+            .unwrap_or(link)
+            .trim_end_matches('/')
+            .to_owned()
+    }
+
+    /// Runs a command against this server.
+    pub(crate) fn run(&self, folder: &TestFolder, args: &[&str]) -> CommandOutput {
+        let output = command(folder)
+            .args(args)
+            .env("TOLLGATE_URL", self.line("http: "))
+            .env("TOLLGATE_ADMIN_URL", self.admin_url())
+            .env("TOLLGATE_ADMIN_TOKEN", &self.token)
+            .output()
+            .expect("the program can be run");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it writes UTF-8");
+        CommandOutput {
+            code: output.status.code(),
+            stdout: text(output.stdout),
+            stderr: text(output.stderr),
+        }
+    }
+
+    /// The same for a command that must succeed; returns what it printed.
+    pub(crate) fn succeed(&self, folder: &TestFolder, args: &[&str]) -> String {
+        let output = self.run(folder, args);
+        assert_eq!(output.code, Some(0), "{args:?}: {output:?}");
+        output.stdout
+    }
+}
+
+impl Drop for ControlServer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The program in a folder, with settings from the test and from nowhere else.
+fn command(folder: &TestFolder) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.current_dir(folder.path()).stdin(Stdio::null());
+    for name in [
+        "TOLLGATE_TOKEN",
+        "TOLLGATE_TOKEN_FILE",
+        "TOLLGATE_ADMIN_URL",
+        "TOLLGATE_ADMIN_TOKEN",
+    ] {
+        command.env_remove(name);
+    }
+    command
+}

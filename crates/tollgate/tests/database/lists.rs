@@ -1,0 +1,221 @@
+//! Lists by key, filters, expiry, leases, reports and retention.
+
+use crate::fixture::{START_MS, attribute, author, commit, key, on_both, row};
+use std::sync::atomic::Ordering;
+use tollgate::control::database::{
+    AttributeFilter, AttributeKey, AuditFilter, DatabaseError, InstanceReport, Retention, RowFilter, RowKey,
+};
+use tollgate::control::model::ChangeBody;
+
+fn row_of(domain: &str, rule: &str, merchant: &str) -> ChangeBody {
+    ChangeBody::Row {
+        domain: domain.to_owned(),
+        rule: rule.to_owned(),
+        subject: [("merchant".to_owned(), merchant.to_owned())].into(),
+        terms: Some("10/s".to_owned()),
+        note: format!("Note of {merchant}"),
+        expires_at: 0,
+    }
+}
+
+#[test]
+fn lists_continue_after_a_key_in_the_order_of_bytes() {
+    on_both(async |_, database| {
+        // With names whose order depends on the collation, and ids with separators.
+        let names = ["a", "B", "Z", "_x", "a/b", "ä", "z 100%", "z_1"];
+        let rows = names.iter().map(|name| row_of("default", "plan", name));
+        let others = [row_of("default/plan", "x", "a"), row_of("default", "plan/x", "a")];
+        database.commit(commit(rows.chain(others).collect())).await.unwrap();
+
+        let mut listed: Vec<String> = Vec::new();
+        let mut after: Option<RowKey> = None;
+        loop {
+            let page = database.rows(&RowFilter::default(), after.as_ref(), 3).await.unwrap();
+            let Some(last) = page.last() else { break };
+            after = Some(RowKey {
+                domain: last.domain.clone(),
+                rule: last.rule.clone(),
+                subject: last.subject.clone(),
+            });
+            listed.extend(
+                page.iter()
+                    .map(|row| format!("{} {} {}", row.domain, row.rule, row.subject["merchant"])),
+            );
+        }
+        let mut expected: Vec<String> = names.iter().map(|name| format!("default plan {name}")).collect();
+        expected.sort_unstable();
+        expected.extend(["default plan/x a".to_owned(), "default/plan x a".to_owned()]);
+        assert_eq!(listed, expected);
+
+        let count = async |filter: RowFilter| database.rows(&filter, None, 100).await.unwrap().len();
+        let text = |text: &str| RowFilter {
+            text: Some(text.to_owned()),
+            ..RowFilter::default()
+        };
+        assert_eq!(count(text("100%")).await, 1, "no wildcard");
+        assert_eq!(count(text("z_")).await, 1, "no wildcard");
+        assert_eq!(count(text("NOTE OF b")).await, 1, "without regard to case");
+        let domains = RowFilter {
+            domains: vec!["default/plan".to_owned(), "none".to_owned()],
+            ..RowFilter::default()
+        };
+        assert_eq!(count(domains).await, 1);
+        let rule = RowFilter {
+            rule: Some("plan/x".to_owned()),
+            ..RowFilter::default()
+        };
+        assert_eq!(count(rule).await, 1);
+    });
+}
+
+#[test]
+fn lists_attributes_by_subject_and_value() {
+    on_both(async |_, database| {
+        let changes = ["m_1", "m_2", "m_3"].map(|subject| attribute(subject, "gold"));
+        database.commit(commit(changes.to_vec())).await.unwrap();
+        database.commit(commit(vec![attribute("m_2", "free")])).await.unwrap();
+        let all = database
+            .attributes(&AttributeFilter::default(), None, 10)
+            .await
+            .unwrap();
+        assert_eq!(
+            all.iter().map(|one| one.value.as_str()).collect::<Vec<_>>(),
+            ["gold", "free", "gold"]
+        );
+        let key = AttributeKey {
+            source: "merchant".to_owned(),
+            subject: "m_2".to_owned(),
+            name: "tier".to_owned(),
+        };
+        assert_eq!(database.attribute(&key).await.unwrap().unwrap().revision, 2);
+        let rest = database
+            .attributes(&AttributeFilter::default(), Some(&key), 10)
+            .await
+            .unwrap();
+        assert_eq!(rest, all[2..]);
+        let gold = AttributeFilter {
+            text: Some("GOLD".to_owned()),
+            ..AttributeFilter::default()
+        };
+        assert_eq!(database.attributes(&gold, None, 10).await.unwrap().len(), 2);
+    });
+}
+
+#[test]
+fn finds_expired_rows() {
+    on_both(async |_, database| {
+        let until = |merchant: &str, expires_at| ChangeBody::Row {
+            domain: "default".to_owned(),
+            rule: "plan".to_owned(),
+            subject: key(merchant).subject,
+            terms: Some("10/s".to_owned()),
+            note: String::new(),
+            expires_at,
+        };
+        assert_eq!(database.next_expiry().await, Ok(None));
+        let changes = vec![until("m_0", 0), until("m_1", START_MS + 2), until("m_2", START_MS + 1)];
+        database.commit(commit(changes)).await.unwrap();
+        assert_eq!(database.next_expiry().await, Ok(Some(START_MS + 1)));
+        assert_eq!(database.expired_rows(START_MS, 10).await.unwrap(), []);
+        let expired = database.expired_rows(START_MS + 2, 10).await.unwrap();
+        let merchants: Vec<_> = expired.iter().map(|row| row.subject["merchant"].as_str()).collect();
+        assert_eq!(merchants, ["m_2", "m_1"]);
+    });
+}
+
+#[test]
+fn a_lease_has_one_holder_until_it_ends() {
+    on_both(async |storage, database| {
+        database.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
+        let other = storage.open();
+        assert_eq!(database.take_lease("expiry", "a", 1_000).await, Ok(true));
+        assert_eq!(other.take_lease("expiry", "b", 1_000).await, Ok(false));
+        assert_eq!(database.take_lease("expiry", "a", 2_000).await, Ok(true), "renewed");
+        storage.clock.fetch_add(1_999, Ordering::Relaxed);
+        assert_eq!(other.take_lease("expiry", "b", 1_000).await, Ok(false));
+        storage.clock.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(other.take_lease("expiry", "b", 1_000).await, Ok(true));
+        assert_eq!(database.take_lease("expiry", "a", 1_000).await, Ok(false));
+    });
+}
+
+#[test]
+fn instances_report_to_each_other() {
+    on_both(async |storage, database| {
+        database.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
+        let report = |id: &str, seen_at| InstanceReport {
+            id: id.to_owned(),
+            status: format!("{{\"at\":{seen_at}}}"),
+            seen_at,
+        };
+        database.report_instance(&report("a", 10)).await.unwrap();
+        database.report_instance(&report("b", 10)).await.unwrap();
+        storage.open().report_instance(&report("a", 20)).await.unwrap();
+        assert_eq!(database.instances(0).await.unwrap(), [report("a", 20), report("b", 10)]);
+        assert_eq!(database.instances(11).await.unwrap(), [report("a", 20)]);
+    });
+}
+
+#[test]
+fn retention_keeps_the_chains_verifiable() {
+    const DAY_MS: u64 = 86_400_000;
+    on_both(async |storage, database| {
+        for number in 0..10 {
+            database
+                .commit(commit(vec![row(&format!("m_{number}"), "10/s")]))
+                .await
+                .unwrap();
+            storage.clock.fetch_add(DAY_MS, Ordering::Relaxed);
+        }
+        let retention = Retention {
+            audit_ms: 5 * DAY_MS,
+            versions: 1_000,
+        };
+        database.prune(retention).await.unwrap();
+        let audit = database.audit(&AuditFilter::default(), None, 100).await.unwrap();
+        assert_eq!(
+            audit.iter().map(|entry| entry.seq).collect::<Vec<_>>(),
+            [10, 9, 8, 7, 6]
+        );
+        let report = database.verify_audit(Some(audit[4].prev)).await.unwrap();
+        assert!(report.is_intact(), "with the removed end as the anchor: {report:?}");
+        assert_eq!(
+            database.changes_since(0, 100).await.unwrap().len(),
+            10,
+            "100,000 changes are kept"
+        );
+        database.commit(commit(vec![row("m_1", None)])).await.unwrap();
+        assert!(database.verify_audit(None).await.unwrap().is_intact());
+
+        storage.execute("DELETE FROM change WHERE revision <= 3").await;
+        assert_eq!(
+            database.changes_since(2, 10).await,
+            Err(DatabaseError::Pruned { first: 4 })
+        );
+        assert_eq!(database.changes_since(3, 100).await.unwrap().len(), 8);
+    });
+}
+
+#[test]
+fn those_who_listen_are_woken_by_commits() {
+    on_both(async |storage, database| {
+        database.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
+        let mut own = database.listen();
+        own.mark_unchanged();
+        database.commit(commit(vec![row("m_2", "10/s")])).await.unwrap();
+        own.changed().await.unwrap();
+        if storage.file().is_none() {
+            // Another process, notified by the server.
+            let other = storage.open();
+            let mut hints = other.listen();
+            // Connected.
+            hints.changed().await.unwrap();
+            hints.mark_unchanged();
+            database.commit(commit(vec![row("m_3", "10/s")])).await.unwrap();
+            let hint = tokio::time::timeout(std::time::Duration::from_secs(5), hints.changed());
+            hint.await.expect("a notification").unwrap();
+            assert_eq!(other.head().await.unwrap().unwrap().revision, 3);
+        }
+        database.anchor_audit(&author("system")).await.unwrap();
+    });
+}

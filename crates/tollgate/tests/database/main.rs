@@ -1,0 +1,15 @@
+//! The control plane's database: one suite over SQLite and a real PostgreSQL.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test fails by a panic, and the names say what the helpers do"
+)]
+
+mod access;
+mod audit;
+mod commits;
+mod faults;
+mod fixture;
+mod lists;
+mod versions;
