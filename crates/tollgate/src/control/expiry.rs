@@ -1,8 +1,7 @@
 //! Background work on the database: rows are deleted when they expire, what is not kept for ever is removed, and the journal is
 //! synced.
 
-use super::database::{CommitRequest, Database, ItemCondition, ItemKey, Retention, RowKey};
-use super::follower::unix_ms;
+use super::database::{CommitRequest, Database, ItemCondition, ItemKey, Retention, RowKey, now_ms};
 use super::layers::ControlParts;
 use super::model::{Author, ChangeBody, OverrideRow, Precondition};
 use std::sync::Arc;
@@ -12,14 +11,14 @@ use tokio::time::sleep;
 /// Deletes rows when they expire, without end. Of several control services the one with the lease does it.
 pub(super) async fn expire_rows(parts: &Arc<ControlParts>) {
     loop {
-        let now = unix_ms();
+        let now = now_ms();
         let wait = parts.tables.next_expiry().map(|at| Duration::from_millis(at.saturating_sub(now)));
         sleep(wait.unwrap_or(INTERVAL).clamp(INTERVAL_MIN, INTERVAL)).await;
-        let is_due = parts.tables.next_expiry().is_some_and(|at| at <= unix_ms());
+        let is_due = parts.tables.next_expiry().is_some_and(|at| at <= now_ms());
         let Some(database) = parts.database.as_ref().filter(|_| is_due) else {
             continue;
         };
-        if !parts.may_read() || parts.health().is_forked || !has_lease(parts, database, "expiry").await {
+        if !parts.may_read() || parts.health().is_forked || !has_lease(parts, database, "expiry", LEASE_MS).await {
             continue;
         }
         if let Err(error) = delete_expired(parts, database).await {
@@ -30,7 +29,7 @@ pub(super) async fn expire_rows(parts: &Arc<ControlParts>) {
 }
 
 async fn delete_expired(parts: &ControlParts, database: &Database) -> super::database::DatabaseResult<()> {
-    let rows = database.expired_rows(unix_ms(), EXPIRED_MAX).await?;
+    let rows = database.expired_rows(now_ms(), EXPIRED_MAX).await?;
     if rows.is_empty() {
         // The follower has yet to apply what another instance deleted.
         sleep(RETRY).await;
@@ -66,17 +65,19 @@ async fn delete_expired(parts: &ControlParts, database: &Database) -> super::dat
     Ok(())
 }
 
-/// Anchors the audit chain and removes what is not kept, every hour, without end.
+/// Anchors the audit chain, verifies it, and removes what is not kept: every hour, without end. Of several control services the one
+/// with the lease does it.
 pub(super) async fn prune(parts: &Arc<ControlParts>) {
     let retention = Retention {
         audit_ms: u64::try_from(parts.options.audit_keep.as_millis()).unwrap_or(u64::MAX),
         versions: parts.options.keep_versions,
     };
+    let mut pause = FIRST_PRUNE;
     loop {
-        sleep(HOUR).await;
+        sleep(std::mem::replace(&mut pause, HOUR)).await;
         let Some(database) = parts.database.as_ref() else { continue };
         let is_written = parts.live.load().head.is_some() && !parts.health().is_forked;
-        if !is_written || !parts.may_read() || !has_lease(parts, database, "retention").await {
+        if !is_written || !parts.may_read() || !has_lease(parts, database, "retention", HOURLY_LEASE_MS).await {
             continue;
         }
         if let Err(error) = database.anchor_audit(&system("hourly anchor")).await {
@@ -86,30 +87,51 @@ pub(super) async fn prune(parts: &Arc<ControlParts>) {
             Ok(report) => parts.gate.metrics().control.audit_broken.set((!report.is_intact()).into()),
             Err(error) => tracing::warn!(%error, "the audit log cannot be verified; trying again in an hour"),
         }
-        if let Err(error) = database.prune(retention).await {
+        if let Err(error) = prune_all(database, retention).await {
             tracing::warn!(%error, "old changes cannot be removed; trying again in an hour");
         }
         parts.wake.notify_one();
     }
 }
 
-/// Syncs the journal once a second, without end.
+/// Removes what is not kept, a bounded part at a time: writes go on in between.
+async fn prune_all(database: &Database, retention: Retention) -> super::database::DatabaseResult<()> {
+    while database.prune(retention).await? {
+        sleep(PRUNE_PAUSE).await;
+    }
+    Ok(())
+}
+
+/// Syncs the journal once a second, and writes the state that could not be written before, without end.
 pub(super) async fn keep_synced(parts: &Arc<ControlParts>) {
     loop {
         sleep(SYNC_INTERVAL).await;
-        let parts = Arc::clone(parts);
-        let synced = tokio::task::spawn_blocking(move || match parts.disk().unsynced_journal() {
-            Some(journal) => journal.sync_data(),
-            None => Ok(()),
+        if parts.health().disk_failed {
+            // The lock keeps rows and position together.
+            let loader = Arc::clone(&parts.loader).lock_owned().await;
+            let parts = Arc::clone(parts);
+            let saved = tokio::task::spawn_blocking(move || {
+                parts.save(&parts.live.load());
+                drop(loader);
+            });
+            // A panic is logged by its hook; the next second tries again.
+            let _ = saved.await;
+            continue;
+        }
+        let blocking = Arc::clone(parts);
+        let synced = tokio::task::spawn_blocking(move || {
+            let journal = blocking.disk().unsynced_journal()?;
+            journal.map_or(Ok(()), |journal| journal.sync_data())
         });
         if let Ok(Err(error)) = synced.await {
-            tracing::warn!(%error, "the journal of rules cannot be synced; trying again");
+            tracing::warn!(%error, "the journal of rules cannot be synced; the next change writes the whole state");
+            parts.disk().note_gap();
         }
     }
 }
 
-async fn has_lease(parts: &ControlParts, database: &Database, name: &str) -> bool {
-    let lease = database.take_lease(name, &parts.instance, LEASE_MS);
+async fn has_lease(parts: &ControlParts, database: &Database, name: &str, for_ms: u64) -> bool {
+    let lease = database.acquire_lease(name, &parts.instance, now_ms().saturating_add(for_ms));
     lease.await.unwrap_or(false)
 }
 
@@ -136,5 +158,10 @@ const INTERVAL_MIN: Duration = Duration::from_millis(10);
 const RETRY: Duration = Duration::from_secs(2);
 const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
+/// The first work of an hour, after a start.
+const FIRST_PRUNE: Duration = Duration::from_secs(60);
+const PRUNE_PAUSE: Duration = Duration::from_millis(50);
 const LEASE_MS: u64 = 10_000;
+/// Shorter than the interval, so that the holder meets its own lease ended or renews it, and another takes over after a crash.
+const HOURLY_LEASE_MS: u64 = 3_500_000;
 const EXPIRED_MAX: usize = 500;

@@ -124,7 +124,11 @@ async fn advance(parts: &Arc<ControlParts>, database: &Database) -> Result<(), H
     let live = parts.live.load_full();
     let (head, applied) = match (newest, &live.head) {
         (None, None) => return Ok(()),
-        (None, Some(_)) => return Err(Halt::Forked("the database is empty, and rules of it are in use".into())),
+        (None, Some(_)) => {
+            let text = "the database is empty, and rules of it are in use; restore a backup, or go on from an empty one with \
+                        `tollgate control adopt`";
+            return Err(Halt::Forked(text.to_owned()));
+        }
         (Some(head), None) => {
             note_behind(parts);
             return load_snapshot(parts, database, head.revision).await;

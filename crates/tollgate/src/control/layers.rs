@@ -114,7 +114,7 @@ impl ControlParts {
     pub(super) async fn writable(self: &Arc<Self>) -> ControlResult<&Database> {
         let database = self.database.as_ref().ok_or(ControlError::NoDatabase)?;
         if self.health().is_forked {
-            let text = "another history of it is applied here; nothing is written until it is adopted";
+            let text = "another history of it is applied here; restore the database, or adopt it with `tollgate control adopt`";
             return Err(ControlError::Regressed(text.to_owned()));
         }
         if database.kind() == "sqlite" && !self.disk().is_acquired() {
@@ -312,7 +312,7 @@ impl ControlParts {
     }
 
     /// Writes the whole state to disk. A failure is logged once: decisions do not need it.
-    fn save(&self, live: &LiveState) {
+    pub(super) fn save(&self, live: &LiveState) {
         let Some(head) = live.head.clone() else { return };
         let (rows, attributes) = self.tables.all();
         let state = SavedState {

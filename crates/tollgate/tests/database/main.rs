@@ -7,9 +7,12 @@
 )]
 
 mod access;
+mod adoption;
 mod audit;
 mod commits;
+mod crashes;
 mod faults;
 mod fixture;
 mod lists;
+mod retention;
 mod versions;
