@@ -240,11 +240,16 @@ impl ControlParts {
             (None, Some((changes, edits))) => {
                 self.journal(&live, changes);
                 let problems = self.gate.amend_rules(&edits.rows, &edits.attributes);
-                for problem in &problems {
+                for problem in &problems.rows {
                     tracing::error!(text = problem.text, "override row rejected; the other rows are in use");
                 }
-                self.gate.metrics().control.rejected_row_count.add(problems.len() as u64);
-                self.tables.record_problems(&edits.rows, &problems);
+                for problem in &problems.attributes {
+                    tracing::error!(text = problem.text, "subject attribute rejected; the others are in use");
+                }
+                let metrics = &self.gate.metrics().control;
+                metrics.rejected_row_count.add(problems.rows.len() as u64);
+                metrics.rejected_attributes.add(problems.attributes.len() as u64);
+                self.tables.record_problems(&edits.rows, &problems.rows);
             }
             (rules, _) => {
                 if is_confirmed {
@@ -276,7 +281,14 @@ impl ControlParts {
     /// A set with all rows and attributes. Rows that it cannot use are recorded.
     fn amend_all(&self, rules: &RuleSet) -> RuleSet {
         let (amended, edits, problems) = self.tables.amended(rules);
-        self.gate.metrics().control.rejected_row_count.add(problems.len() as u64);
+        let metrics = &self.gate.metrics().control;
+        metrics.rejected_row_count.add(problems.len() as u64);
+        let (_, attributes, _) = self.tables.counts();
+        let rejected_attributes = attributes.saturating_sub(amended.attribute_count());
+        if rejected_attributes > 0 {
+            tracing::error!(count = rejected_attributes, "subject attributes rejected; the others are in use");
+            metrics.rejected_attributes.add(rejected_attributes as u64);
+        }
         self.tables.record_problems(&edits, &problems);
         amended
     }
