@@ -91,7 +91,7 @@ fn status(admin: &AdminArgs) -> CommandResult {
 }
 
 /// The live version, with its author: `version 41, revision 812 (2026-11-17 14:02 UTC, ci: raise search)`.
-fn version_text(status: &Value) -> String {
+pub(super) fn version_text(status: &Value) -> String {
     let (version, revision) = (number(status, "version"), number(status, "revision"));
     match status.get("live").filter(|live| !live.is_null()) {
         Some(live) => {
