@@ -85,7 +85,17 @@ impl AdminArgs {
             timeout: call.timeout,
         })?;
         if response.status.is_success() {
-            return Ok(response);
+            let media_type = response.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+            let is_data = |media_type: &str| {
+                ["application/json", "application/x-ndjson", "text/csv"]
+                    .iter()
+                    .any(|known| media_type.starts_with(known))
+            };
+            // A page of another server, or of a proxy, must not pass for a result.
+            return match response.body.is_empty() || media_type.is_some_and(is_data) {
+                true => Ok(response),
+                false => Err(Failure::unexpected("is not JSON")),
+            };
         }
         let failure = Failure::from_response(&response);
         let is_known = !failure.problem_code.is_empty();
@@ -102,8 +112,17 @@ impl AdminArgs {
         })
     }
 
+    /// Makes a request and returns the JSON of its response, which must have this member.
+    pub(crate) fn json_with(&self, member: &str, call: AdminCall) -> Result<Value, Failure> {
+        let body = self.json(call)?;
+        match body.get(member) {
+            Some(_) => Ok(body),
+            None => Err(Failure::unexpected(&format!("has no `{member}`"))),
+        }
+    }
+
     /// Makes a request and returns the JSON of its response.
-    pub(crate) fn json(&self, call: AdminCall) -> Result<Value, Failure> {
+    fn json(&self, call: AdminCall) -> Result<Value, Failure> {
         let response = self.call(call)?;
         response
             .json()

@@ -44,7 +44,7 @@ impl Control {
 }
 
 fn status(admin: &AdminArgs) -> CommandResult {
-    let status = admin.json(AdminCall::new(Method::GET, "/status"))?;
+    let status = admin.json_with("database", AdminCall::new(Method::GET, "/status"))?;
     let instances = admin.items("/instances", &[], INSTANCES_MAX)?;
     let problems = problems(&status);
     let mut text = version_text(&status);
@@ -138,7 +138,7 @@ fn problems(status: &Value) -> Vec<String> {
 
 fn adopt(reason: &str, admin: &AdminArgs) -> CommandResult {
     let call = AdminCall::new(Method::POST, "/adopt").json(&json!({ "reason": reason }));
-    let done = admin.json(call)?;
+    let done = admin.json_with("epoch", call)?;
     let text = format!(
         "epoch {}, revision {}",
         number(&done, "epoch"),

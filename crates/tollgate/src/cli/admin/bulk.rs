@@ -58,7 +58,7 @@ struct Piece {
 
 impl ImportArgs {
     /// Sends the file in pieces. Each piece is one transaction: if one is refused, those before it stay.
-    pub(crate) fn run(&self, path: &str, query: &[(&str, Option<&str>)]) -> CommandResult {
+    pub(crate) fn run(&self, path: &str, query: &[(&str, Option<&str>)], noun: &str) -> CommandResult {
         let text = read(&self.file)?;
         let format = self.format.unwrap_or_else(|| BulkFormat::of_file(&self.file));
         let (mut rows, mut changed, mut revision) = (0, 0, 0);
@@ -75,12 +75,12 @@ impl ImportArgs {
                 call = call.query_if(name, *value);
             }
             let lines = u32::try_from(piece.lines_before).unwrap_or(u32::MAX);
-            let done = self.admin.json(call).map_err(|failure| {
+            let done = self.admin.json_with("rows", call).map_err(|failure| {
                 let failure = failure.shift_lines(lines);
                 match index {
                     0 => failure,
-                    _ if self.dry_run => failure.with_line(format!("the {rows} rows before are valid")),
-                    _ => failure.with_line(format!("the {rows} rows before are imported, revision {revision}")),
+                    _ if self.dry_run => failure.with_line(format!("the {rows} {noun} before are valid")),
+                    _ => failure.with_line(format!("the {rows} {noun} before are imported, revision {revision}")),
                 }
             })?;
             let number = |name: &str| done.get(name).and_then(Value::as_u64).unwrap_or(0);
@@ -91,8 +91,8 @@ impl ImportArgs {
         let body =
             json!({"rows": rows, "changed": changed, "revision": revision, "requests": count, "dry_run": self.dry_run});
         let text = match self.dry_run {
-            true => format!("{rows} rows are valid, {changed} would change"),
-            false => format!("imported {rows} rows, {changed} changed, revision {revision}"),
+            true => format!("{rows} {noun} are valid, {changed} would change"),
+            false => format!("imported {rows} {noun}, {changed} changed, revision {revision}"),
         };
         Ok(report(&self.admin, &body, &text))
     }

@@ -101,9 +101,7 @@ impl Failure {
         let has_author = !author.is_empty();
         let next_step = match problem_code.as_str() {
             "" => IS_IT_TOLLGATE,
-            "drift" if has_author => {
-                "take the change over with `tollgate rules pull`, or replace it with --force"
-            }
+            "drift" if has_author => "take the change over with `tollgate rules pull`, or replace it with --force",
             "edits-git" => "push it, or as an admin add --break-glass and --reason",
             "rows-invalid" => "change them, or delete them with --drop-rows",
             "prepare-incomplete" => {
@@ -376,7 +374,12 @@ mod tests {
         for body in [json!("<html>"), json!([1]), json!({"error": "no"}), Value::Null] {
             let found = failure(StatusCode::BAD_GATEWAY, &body);
             assert_eq!(found.code, 2);
-            assert!(found.to_string().starts_with("server error 502 Bad Gateway; is this URL the admin API"), "{found}");
+            assert!(
+                found
+                    .to_string()
+                    .starts_with("server error 502 Bad Gateway; is this URL the admin API"),
+                "{found}"
+            );
         }
     }
 

@@ -109,7 +109,9 @@ impl Apply {
         let admin = &self.options.admin;
         let asks = !self.yes && !self.options.dry_run && self.plan_out.is_none();
         if admin.json && asks {
-            return Err(Failure::error("--json leaves no place for a question; add --yes, --dry-run or --plan-out"));
+            return Err(Failure::error(
+                "--json leaves no place for a question; add --yes, --dry-run or --plan-out",
+            ));
         }
         let files = files::read(paths)?;
         let found = ServerPlan::request(admin, &files)?;
@@ -153,7 +155,9 @@ fn confirm(admin: &AdminArgs) -> Result<(), Failure> {
         Ok(0) => {
             // No one has ended the line of the question.
             print("");
-            Err(Failure::refused("not confirmed; nothing was published; add --yes to publish without a question"))
+            Err(Failure::refused(
+                "not confirmed; nothing was published; add --yes to publish without a question",
+            ))
         }
         _ => Err(Failure::refused("not confirmed; nothing was published")),
     }
@@ -211,7 +215,10 @@ impl Proposal {
         let written = std::fs::write(file, format!("{PLAN_START} {PLAN_FORMAT},{members}\n"));
         written.map_err(|error| Failure::error(format!("{}: {error}", file.display())))?;
         // Not a result of the command: with --json, stdout is the plan.
-        note(&format!("plan written; publish it with `tollgate rules apply {}`", file.display()));
+        note(&format!(
+            "plan written; publish it with `tollgate rules apply {}`",
+            file.display()
+        ));
         Ok(())
     }
 

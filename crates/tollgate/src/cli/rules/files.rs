@@ -70,8 +70,7 @@ pub(super) fn read(paths: &[PathBuf]) -> Result<RuleFiles, Failure> {
         )));
     }
     let names = found.iter().map(|(_, path)| path.display().to_string()).collect();
-    let files: Result<Vec<SetFile>, Failure> =
-        found.into_iter().map(|(name, path)| read_file(name, &path)).collect();
+    let files: Result<Vec<SetFile>, Failure> = found.into_iter().map(|(name, path)| read_file(name, &path)).collect();
     Ok(RuleFiles { files: files?, names })
 }
 

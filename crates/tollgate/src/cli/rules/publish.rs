@@ -100,7 +100,10 @@ impl Push {
 
 impl Rollback {
     pub(super) fn run(&self) -> CommandResult {
-        let status = self.options.admin.json(AdminCall::new(Method::GET, "/status"))?;
+        let status = self
+            .options
+            .admin
+            .json_with("etag", AdminCall::new(Method::GET, "/status"))?;
         let mut body = Map::from_iter([("reason".to_owned(), json!(self.reason))]);
         if let Some(version) = self.version {
             body.insert("version".to_owned(), json!(version));
@@ -129,10 +132,13 @@ impl PublishArgs {
         let call = call
             .query_if("dry_run", self.dry_run.then_some("true"))
             .json(&body.into());
-        let done = self.admin.json(call).map_err(|failure| match failure.problem_code.as_str() {
-            "stale" => self.moved(failure),
-            _ => failure,
-        })?;
+        let done = self
+            .admin
+            .json_with("version", call)
+            .map_err(|failure| match failure.problem_code.as_str() {
+                "stale" => self.moved(failure),
+                _ => failure,
+            })?;
         let text = published_text(&done, self.dry_run);
         let code = report(&self.admin, &done, &text);
         if number(&done, "rejected") > 0 || number(&done, "silent") > 0 {
@@ -143,11 +149,14 @@ impl PublishArgs {
 
     /// The refusal because something else was published meanwhile, and by whom.
     fn moved(&self, failure: Failure) -> Failure {
-        let live = match self.admin.json(AdminCall::new(Method::GET, "/status")) {
+        let live = match self.admin.json_with("database", AdminCall::new(Method::GET, "/status")) {
             Ok(status) => format!(": {}", version_text(&status)),
             Err(_) => String::new(),
         };
-        failure.because(format!("the live rules have changed since the plan{live}"), "plan again")
+        failure.because(
+            format!("the live rules have changed since the plan{live}"),
+            "plan again",
+        )
     }
 }
 
@@ -180,7 +189,7 @@ impl ServerPlan {
     /// Requests the plan of a set.
     pub(super) fn request(admin: &AdminArgs, files: &RuleFiles) -> Result<Self, Failure> {
         let set = json!({ "files": files.json() });
-        let body = admin.json(AdminCall::new(Method::POST, "/plan").json(&set).patient());
+        let body = admin.json_with("plan", AdminCall::new(Method::POST, "/plan").json(&set).patient());
         let body = body.map_err(|failure| failure.locate(|path| files.origin(path)))?;
         let live = body.get("live").unwrap_or(&Value::Null);
         let unreadable = |error: serde_json::Error| {
@@ -188,8 +197,7 @@ impl ServerPlan {
                 "the plan cannot be read: {error}; has the server the version of this program?"
             ))
         };
-        let plan = body.get("plan").cloned();
-        let plan = plan.ok_or_else(|| Failure::unexpected("has no plan"))?;
+        let plan = body.get("plan").cloned().unwrap_or_default();
         let tag = cell(live, "etag");
         if tag.is_empty() {
             return Err(Failure::unexpected("does not name the live rules"));

@@ -2,10 +2,10 @@
 
 use super::effect::{Effect, lifetime};
 use std::collections::HashMap;
-use tollgate_limiter::core::{Limit, Micros};
 use tollgate_limiter::core::rules::{
     CostSource, Dimension, Experiment, LimitSelector, Mode, OnStoreFailure, Rule, Terms, Window,
 };
+use tollgate_limiter::core::{Limit, Micros};
 
 /// One difference and its effect.
 pub(super) type Difference = (String, Effect);
@@ -50,7 +50,13 @@ pub(super) fn differences(live: &Rule, next: &Rule) -> Vec<Difference> {
         found.push((changed_conditions(live, next), Effect::OtherRequests));
     }
     let mut numbers = Vec::new();
-    selector("", live.limit_selector(), next.limit_selector(), next.per(), &mut numbers);
+    selector(
+        "",
+        live.limit_selector(),
+        next.limit_selector(),
+        next.per(),
+        &mut numbers,
+    );
     experiment(live.experiment(), next, &mut numbers);
     if live.cost_source() != next.cost_source() {
         numbers.push(cost(live.cost_source(), next.cost_source()));
@@ -174,7 +180,9 @@ fn share_text(experiment: &Experiment) -> String {
 
 /// The differences of the limits of one variant.
 fn selector(prefix: &str, live: &LimitSelector, next: &LimitSelector, per: &[Dimension], found: &mut Vec<Difference>) {
-    let algorithms = algorithm(live).zip(algorithm(next)).filter(|(before, after)| before != after);
+    let algorithms = algorithm(live)
+        .zip(algorithm(next))
+        .filter(|(before, after)| before != after);
     let is_other_algorithm = algorithms.is_some();
     if let Some((before, after)) = algorithms {
         let (old, new) = (live.limit().to_string(), next.limit().to_string());

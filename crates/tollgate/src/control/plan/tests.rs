@@ -317,7 +317,11 @@ fn a_row_is_above_a_limit_if_all_its_windows_are() {
     );
     // Another algorithm or period may be a lower limit too.
     assert_eq!(
-        listed("limit: 100/min", "algorithm: fixed_window, limit: 60/min", &["70/min", "50/min"]),
+        listed(
+            "limit: 100/min",
+            "algorithm: fixed_window, limit: 60/min",
+            &["70/min", "50/min"]
+        ),
         ["70/min"]
     );
     assert_eq!(listed("limit: 100/min", "limit: 60/h", &["2/min", "1/min"]), ["2/min"]);

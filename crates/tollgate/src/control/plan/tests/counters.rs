@@ -27,11 +27,22 @@ impl Subject {
     /// Uses all it may at this instant, and returns how much that was.
     fn exhaust(&self, text: &str) -> u64 {
         let limiter = RuleLimiter::new(rules(text), Arc::clone(&self.store));
-        let attribute = |name, value: &'static str| Attribute { name, value: value.as_bytes() };
-        let attributes = [attribute("user", "u_1"), attribute("city", "Bern"), attribute("tier", "gold")];
-        let attempt = Attempt { domain: "default", attributes: &attributes, cost: Cost::ONE };
+        let attribute = |name, value: &'static str| Attribute {
+            name,
+            value: value.as_bytes(),
+        };
+        let attributes = [
+            attribute("user", "u_1"),
+            attribute("city", "Bern"),
+            attribute("tier", "gold"),
+        ];
+        let attempt = Attempt {
+            domain: "default",
+            attributes: &attributes,
+            cost: Cost::ONE,
+        };
         let mut allowed = 0;
-        while allowed < 10_000 && limiter.check_now(&attempt).verdict.is_allowed() {
+        while allowed < 10_000 && limiter.check_now(&attempt).verdict.allowed {
             allowed += 1;
         }
         allowed
@@ -59,11 +70,16 @@ fn stated(live: &str, next: &str) -> (u64, Vec<String>) {
     let (Some(before), Some(after)) = (live.rules().first(), next.rules().first()) else {
         return (0, Vec::new());
     };
-    let units = compare::differences(before, after).into_iter().map(|(_, effect)| match effect {
-        Effect::Restart { units, .. } => units,
-        _ => 0,
-    });
-    (units.max().unwrap_or(0), plan.lines.into_iter().map(|line| line.effect).collect())
+    let units = compare::differences(before, after)
+        .into_iter()
+        .map(|(_, effect)| match effect {
+            Effect::Restart { units, .. } => units,
+            _ => 0,
+        });
+    (
+        units.max().unwrap_or(0),
+        plan.lines.into_iter().map(|line| line.effect).collect(),
+    )
 }
 
 const ALGORITHMS: [&str; 7] = [
@@ -103,30 +119,54 @@ fn a_restart_grants_at_most_the_stated_units_and_a_kept_counter_none() {
         // Other numbers are not: what was used stays used.
         ("per: user, limit: 100/min", "per: user, limit: 60/min", 0),
         ("per: user, limit: 100/min", "per: user, limit: 1000/min", 900),
-        ("algorithm: fixed_window, limit: 10/min", "algorithm: fixed_window, limit: 12/min", 2),
-        ("algorithm: concurrency, limit: 9", "algorithm: concurrency, limit: 11, lease_ttl: 10s", 2),
+        (
+            "algorithm: fixed_window, limit: 10/min",
+            "algorithm: fixed_window, limit: 12/min",
+            2,
+        ),
+        (
+            "algorithm: concurrency, limit: 9",
+            "algorithm: concurrency, limit: 11, lease_ttl: 10s",
+            2,
+        ),
         // Limits of single values and subjects.
         (
             "per: user, limit: 9/min, by: { tier: { gold: 50/min } }",
             "per: user, limit: 9/min, by: { tier: { gold: 60/h } }",
             60,
         ),
-        ("per: user, limit: 9/min, by: { tier: { gold: 50/h } }", "per: user, limit: 9/min", 9),
+        (
+            "per: user, limit: 9/min, by: { tier: { gold: 50/h } }",
+            "per: user, limit: 9/min",
+            9,
+        ),
         (
             "per: user, limit: 9/min, overrides: [{ user: u_1, limit: 5/min }]",
             "per: user, limit: 9/min, overrides: [{ user: u_1, limit: 8/h }]",
             8,
         ),
         // A subject that enters or leaves an experiment has the counters of the other variant.
-        ("per: user, limit: 9/min", "per: user, limit: 9/min, experiment: { share: 100%, limit: 5/min }", 5),
-        ("per: user, limit: 9/min, experiment: { share: 100%, limit: 5/min }", "per: user, limit: 9/min", 9),
+        (
+            "per: user, limit: 9/min",
+            "per: user, limit: 9/min, experiment: { share: 100%, limit: 5/min }",
+            5,
+        ),
+        (
+            "per: user, limit: 9/min, experiment: { share: 100%, limit: 5/min }",
+            "per: user, limit: 9/min",
+            9,
+        ),
         // A day is a day in every calendar, and a month is not.
         (
             "algorithm: fixed_window, limit: 20/day, calendar: Europe/Berlin",
             "algorithm: fixed_window, limit: 20/day",
             0,
         ),
-        ("algorithm: fixed_window, limit: 20/day", "algorithm: fixed_window, limit: 20/month", 20),
+        (
+            "algorithm: fixed_window, limit: 20/day",
+            "algorithm: fixed_window, limit: 20/month",
+            20,
+        ),
         // A window that stays continues.
         ("limit: [9/min, 100/h]", "limit: [9/min, 50/day]", 0),
         ("limit: [9/min, 100/h]", "limit: 9/min", 0),
@@ -138,8 +178,13 @@ fn a_restart_grants_at_most_the_stated_units_and_a_kept_counter_none() {
         let (units, effects) = stated(&live, &next);
         let found = subject.exhaust(&next);
         assert_eq!(found, gained, "{live} to {next}");
-        let is_kept = effects.iter().all(|effect| effect.is_empty() || effect.ends_with("; usage is kept"));
-        assert!(found <= units || is_kept, "{found} more from {live} to {next}: {effects:?}");
+        let is_kept = effects
+            .iter()
+            .all(|effect| effect.is_empty() || effect.ends_with("; usage is kept"));
+        assert!(
+            found <= units || is_kept,
+            "{found} more from {live} to {next}: {effects:?}"
+        );
     }
 }
 
