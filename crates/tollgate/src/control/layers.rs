@@ -215,7 +215,7 @@ impl ControlParts {
             "the published rules cannot be used here; keeping the previous rules"
         );
         let text = format!("version {version} cannot be used: {}", errors.join("; "));
-        self.gate.record_reload_failure(&text);
+        self.gate.record_managed_failure(&text);
         self.gate.metrics().control.rejected_sets.add(1);
         let mut health = self.health();
         health.rejected = Some((version, generation));
@@ -263,13 +263,14 @@ impl ControlParts {
                     None => loader.compile_managed(live.managed()).map(|snapshot| snapshot.rules),
                 };
                 match rules {
-                    Ok(rules) => self.gate.install_rules(self.amend_all(&rules)),
+                    Ok(rules) => self.gate.install_managed_rules(self.amend_all(&rules)),
                     Err(problems) => self.report_file_layer(&problems),
                 }
             }
         }
         if self.health().rejected.is_none() {
             self.health().error = None;
+            self.gate.clear_managed_failure();
         }
         self.set_live(live, loader.file_digest());
     }

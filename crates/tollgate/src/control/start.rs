@@ -11,20 +11,58 @@ use crate::config::DataDir;
 use crate::rule_source::{RowLayer, SharedLoader};
 use crate::server::gate::Gate;
 use arc_swap::ArcSwap;
+use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
 /// The place where changes are kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub enum DatabaseChoice {
     /// A file in the data directory.
+    #[default]
     DataDir,
     /// A PostgreSQL server, by its URL.
     Postgres(String),
     /// None.
     None,
+}
+
+/// The secret that all instances of a fleet have. Its bytes are in no log.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ControlSecret(Box<[u8]>);
+
+impl ControlSecret {
+    /// A secret of at least 32 characters; none if it is shorter.
+    pub fn new(text: &str) -> Option<Self> {
+        (text.chars().count() >= Self::CHARACTERS_MIN).then(|| Self(text.as_bytes().into()))
+    }
+
+    /// Its bytes, for a MAC.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The least number of characters.
+    pub const CHARACTERS_MIN: usize = 32;
+}
+
+impl fmt::Debug for DatabaseChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without a URL, which may have a password.
+        f.write_str(match self {
+            Self::DataDir => "DataDir",
+            Self::Postgres(_) => "Postgres(..)",
+            Self::None => "None",
+        })
+    }
+}
+
+impl fmt::Debug for ControlSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ControlSecret(..)")
+    }
 }
 
 impl Control {
@@ -45,12 +83,13 @@ impl Control {
             DatabaseChoice::Postgres(url) => Some(Database::postgres(url).map_err(|error| error.to_string())?),
             DatabaseChoice::None => None,
         };
-        let is_managed = options.is_managed
-            || matches!(choice, DatabaseChoice::Postgres(_))
-            || (*choice == DatabaseChoice::DataDir && disk.database_path().exists());
+        let mut is_managed = options.is_managed || *choice != DatabaseChoice::DataDir && database.is_some();
         let found = match disk.has_state().then(|| disk.acquire()) {
             None => None,
-            Some(Ok(())) => disk.load(),
+            Some(Ok(())) => {
+                is_managed |= *choice == DatabaseChoice::DataDir && disk.database_path().exists();
+                disk.load()
+            }
             Some(Err(error)) if data_dir.is_configured => return Err(error.to_string()),
             Some(Err(error)) => {
                 tracing::warn!("managed rules will not be saved, nor read from disk: {error}");
