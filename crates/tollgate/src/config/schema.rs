@@ -77,8 +77,6 @@ mod tests {
             ),
             (&ratelimit_keys, &RATELIMIT_KEYS),
             (&format!("{ratelimit_keys}/counters/properties"), &store::COUNTERS),
-<<<<<<< HEAD
-=======
             ("/$defs/listener/enum", &server::LISTENERS.map(|(name, _)| name)),
             ("/$defs/settings/properties/control/properties", &control::KEYS),
             (
@@ -102,7 +100,6 @@ mod tests {
                 "/$defs/settings/properties/admin/properties/subjects/enum",
                 &SubjectDisplay::NAMES.map(|(name, _)| name),
             ),
->>>>>>> wiring
             (
                 "/$defs/settings/properties/derive/additionalProperties/properties",
                 &derive::KEYS,
