@@ -198,7 +198,9 @@ impl PrincipalArgs {
                 }
             }
         };
-        let done = self.admin.json(AdminCall::new(Method::POST, path).json(&body.into()))?;
+        let done = self
+            .admin
+            .json_with("name", AdminCall::new(Method::POST, path).json(&body.into()))?;
         Ok(report(&self.admin, &done, &secret_text(&done)))
     }
 }

@@ -44,7 +44,7 @@ impl Control {
 }
 
 fn status(admin: &AdminArgs) -> CommandResult {
-    let status = admin.json(AdminCall::new(Method::GET, "/status"))?;
+    let status = admin.json_with("database", AdminCall::new(Method::GET, "/status"))?;
     let instances = admin.items("/instances", &[], INSTANCES_MAX)?;
     let problems = problems(&status);
     let mut text = version_text(&status);
@@ -91,7 +91,7 @@ fn status(admin: &AdminArgs) -> CommandResult {
 }
 
 /// The live version, with its author: `version 41, revision 812 (2026-11-17 14:02 UTC, ci: raise search)`.
-fn version_text(status: &Value) -> String {
+pub(super) fn version_text(status: &Value) -> String {
     let (version, revision) = (number(status, "version"), number(status, "revision"));
     match status.get("live").filter(|live| !live.is_null()) {
         Some(live) => {
@@ -138,7 +138,7 @@ fn problems(status: &Value) -> Vec<String> {
 
 fn adopt(reason: &str, admin: &AdminArgs) -> CommandResult {
     let call = AdminCall::new(Method::POST, "/adopt").json(&json!({ "reason": reason }));
-    let done = admin.json(call)?;
+    let done = admin.json_with("epoch", call)?;
     let text = format!(
         "epoch {}, revision {}",
         number(&done, "epoch"),

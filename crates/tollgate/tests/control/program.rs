@@ -28,6 +28,10 @@ impl TestFolder {
         fs::write(path, text).expect("there is space for a file");
     }
 
+    pub(crate) fn open(&self, name: &str) -> fs::File {
+        fs::File::open(self.0.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
     pub(crate) fn read(&self, name: &str) -> String {
         fs::read_to_string(self.0.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
@@ -57,6 +61,11 @@ pub(crate) struct CommandOutput {
 
 impl ControlServer {
     pub(crate) fn start(folder: &TestFolder) -> Self {
+        Self::start_with(folder, &["--set", "data_dir=data"])
+    }
+
+    /// The same with more flags.
+    pub(crate) fn start_with(folder: &TestFolder, flags: &[&str]) -> Self {
         let mut command = command(folder);
         command.args([
             "serve",
@@ -65,7 +74,7 @@ impl ControlServer {
             "--set",
             "server.admin=127.0.0.1:0",
         ]);
-        command.args(["--set", "data_dir=data"]);
+        command.args(flags);
         for name in [
             "TOLLGATE_SERVER__GRPC",
             "TOLLGATE_SERVER__RESP",
@@ -92,7 +101,7 @@ impl ControlServer {
     }
 
     /// The text after a label of the banner.
-    fn line(&self, label: &str) -> &str {
+    pub(crate) fn line(&self, label: &str) -> &str {
         let found = self.banner.lines().find_map(|line| line.strip_prefix(label));
         found.unwrap_or_else(|| panic!("no {label} in {}", self.banner))
     }
@@ -105,7 +114,7 @@ impl ControlServer {
             .to_owned()
     }
 
-    fn admin_url(&self) -> String {
+    pub(crate) fn admin_url(&self) -> String {
         let link = self.line("admin: ");
         link.split(['#', ' '])
             .next()
@@ -116,19 +125,19 @@ impl ControlServer {
 
     /// Runs a command against this server.
     pub(crate) fn run(&self, folder: &TestFolder, args: &[&str]) -> CommandOutput {
-        let output = command(folder)
-            .args(args)
-            .env("TOLLGATE_URL", self.line("http: "))
-            .env("TOLLGATE_ADMIN_URL", self.admin_url())
-            .env("TOLLGATE_ADMIN_TOKEN", &self.token)
-            .output()
-            .expect("the program can be run");
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it writes UTF-8");
-        CommandOutput {
-            code: output.status.code(),
-            stdout: text(output.stdout),
-            stderr: text(output.stderr),
-        }
+        self.run_as(folder, &self.token, args)
+    }
+
+    /// The same with another token.
+    pub(crate) fn run_as(&self, folder: &TestFolder, token: &str, args: &[&str]) -> CommandOutput {
+        let mut command = client(folder, &self.admin_url(), token, args);
+        output(command.env("TOLLGATE_URL", self.line("http: ")))
+    }
+
+    /// Makes the first token, which all commands use from then on.
+    pub(crate) fn set_up(&mut self, folder: &TestFolder, name: &str) {
+        let text = self.succeed(folder, &["token", "add", name, "--setup", &self.setup_code()]);
+        self.token = secret(&text, "token: ");
     }
 
     /// The same for a command that must succeed; returns what it printed.
@@ -143,6 +152,43 @@ impl Drop for ControlServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// The text after a label in the output of a command.
+pub(crate) fn secret(text: &str, label: &str) -> String {
+    let found = text.lines().find_map(|line| line.strip_prefix(label));
+    found.unwrap_or_else(|| panic!("no {label} in {text}")).to_owned()
+}
+
+/// Runs a command against an admin API.
+pub(crate) fn run_at(folder: &TestFolder, url: &str, token: &str, args: &[&str]) -> CommandOutput {
+    output(&mut client(folder, url, token, args))
+}
+
+/// The same with input.
+pub(crate) fn run_with_input(folder: &TestFolder, url: &str, input: &str, args: &[&str]) -> CommandOutput {
+    folder.write("input", input);
+    let file = fs::File::open(folder.path().join("input")).expect("it was written");
+    output(client(folder, url, "tgt_a_b", args).stdin(file))
+}
+
+fn client(folder: &TestFolder, url: &str, token: &str, args: &[&str]) -> Command {
+    let mut command = command(folder);
+    command
+        .args(args)
+        .env("TOLLGATE_ADMIN_URL", url)
+        .env("TOLLGATE_ADMIN_TOKEN", token);
+    command
+}
+
+fn output(command: &mut Command) -> CommandOutput {
+    let output = command.output().expect("the program can be run");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it writes UTF-8");
+    CommandOutput {
+        code: output.status.code(),
+        stdout: text(output.stdout),
+        stderr: text(output.stderr),
     }
 }
 

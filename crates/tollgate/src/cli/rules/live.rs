@@ -17,7 +17,7 @@ const ROWS_MAX: usize = 1_000_000;
 
 /// Exit code 0 if this program reads all of it, 1 if not.
 pub(super) fn check(admin: &AdminArgs) -> CommandResult {
-    let version = admin.json(AdminCall::new(Method::GET, "/version").query("number", "live"))?;
+    let version = admin.json_with("files", AdminCall::new(Method::GET, "/version").query("number", "live"))?;
     let unreadable = |error: serde_json::Error| {
         Failure::error(format!(
             "the live version cannot be read: {error}; is the server newer?"
