@@ -10,6 +10,7 @@ pub mod database;
 pub mod disk;
 mod error;
 mod expiry;
+pub mod feed;
 mod follower;
 mod layers;
 pub mod model;
