@@ -187,8 +187,14 @@ fn attack_heads(genuine: &Genuine, random: &mut Rng, seed: u64) {
         ("a code alone", code.to_owned()),
         ("without a code", text.to_owned()),
         ("replayed, below the applied one", lower.encode(&genuine.signer)),
-        ("replayed, too old", issued(NOW - random.u64(86_400_001..u64::from(u32::MAX))).encode(&genuine.signer)),
-        ("issued in the future", issued(NOW + random.u64(10_001..1_000_000)).encode(&genuine.signer)),
+        (
+            "replayed, too old",
+            issued(NOW - random.u64(86_400_001..u64::from(u32::MAX))).encode(&genuine.signer),
+        ),
+        (
+            "issued in the future",
+            issued(NOW + random.u64(10_001..1_000_000)).encode(&genuine.signer),
+        ),
         ("a field more", genuine.signer.seal("head ", text)),
     ];
     attacks.push(("nothing", String::new()));
@@ -216,11 +222,20 @@ fn attack_log(genuine: &Genuine, random: &mut Rng, seed: u64) {
     let mut forged = LogText::of_change(&genuine.changes[target]);
     forged.body = forged.body.replace("10/s", "99999/s");
     let attacks = [
-        ("terms changed", change(&|log| log[target].1 = forged.encode().into_bytes())),
+        (
+            "terms changed",
+            change(&|log| log[target].1 = forged.encode().into_bytes()),
+        ),
         ("an entry removed", change(&|log| drop(log.remove(target)))),
         ("truncated", change(&|log| log.truncate(target))),
-        ("an entry twice", change(&|log| log[target].1 = log[target - 1].1.clone())),
-        ("another kind", change(&|log| log[target].1 = entry_of(genuine, target, r#"{"kind":"later"}"#))),
+        (
+            "an entry twice",
+            change(&|log| log[target].1 = log[target - 1].1.clone()),
+        ),
+        (
+            "another kind",
+            change(&|log| log[target].1 = entry_of(genuine, target, r#"{"kind":"later"}"#)),
+        ),
         ("an empty value", change(&|log| log[target].1.clear())),
     ];
     for (attack, log) in attacks {
@@ -231,7 +246,10 @@ fn attack_log(genuine: &Genuine, random: &mut Rng, seed: u64) {
     let mut value = entries[target].1.clone();
     let index = random.usize(body_start..value.len());
     value[index] ^= 1 << random.u8(..7);
-    assert!(!genuine.applies(&change(&|log| log[target].1 = value.clone())), "seed {seed}: a bit flipped");
+    assert!(
+        !genuine.applies(&change(&|log| log[target].1 = value.clone())),
+        "seed {seed}: a bit flipped"
+    );
 }
 
 fn entry_of(genuine: &Genuine, target: usize, body: &str) -> Vec<u8> {
@@ -264,13 +282,25 @@ fn attack_values(genuine: &Genuine, random: &mut Rng, seed: u64) {
             ("parts of another value", value.clone(), other.1.clone()),
             ("forged with another secret", named(&guess, &other.0), other.1.clone()),
             ("forged without a secret", named(&keyless, &other.0), other.1.clone()),
-            ("a manifest of another name", genuine.signer.seal("set:x", "1 set x 0 x").into_bytes(), Vec::new()),
+            (
+                "a manifest of another name",
+                genuine.signer.seal("set:x", "1 set x 0 x").into_bytes(),
+                Vec::new(),
+            ),
             ("a truncated manifest", value[..cut].to_vec(), parts.clone()),
             ("a bit of the manifest", flipped(&value, random), parts.clone()),
             ("a bit of a part", value.clone(), vec![flipped(&parts[0], random)]),
-            ("a truncated part", value.clone(), vec![parts[0][..parts[0].len() / 2].to_vec()]),
+            (
+                "a truncated part",
+                value.clone(),
+                vec![parts[0][..parts[0].len() / 2].to_vec()],
+            ),
             ("no parts", value.clone(), Vec::new()),
-            ("a part too many", value.clone(), [parts.clone(), vec![vec![0]]].concat()),
+            (
+                "a part too many",
+                value.clone(),
+                [parts.clone(), vec![vec![0]]].concat(),
+            ),
             ("a part too long", value.clone(), vec![vec![0; PART_BYTES_MAX + 1]]),
             ("a bomb", named(&keyless, &bomb.0), bomb.1.clone()),
             // As if the secret were known.
@@ -283,15 +313,24 @@ fn attack_values(genuine: &Genuine, random: &mut Rng, seed: u64) {
             parts: random.usize(1_000..),
             ..manifest
         };
-        assert!(!takes(&named(&genuine.signer, &huge), &parts), "seed {seed}: {kind}: a declared length");
+        assert!(
+            !takes(&named(&genuine.signer, &huge), &parts),
+            "seed {seed}: {kind}: a declared length"
+        );
     }
     let list = SnapshotList {
         epoch: 3,
         revisions: vec![8],
     };
-    assert_eq!(SnapshotList::parse(list.encode(&guess).as_bytes(), &genuine.signer), None);
+    assert_eq!(
+        SnapshotList::parse(list.encode(&guess).as_bytes(), &genuine.signer),
+        None
+    );
     let value = list.encode(&genuine.signer);
-    assert_eq!(SnapshotList::parse(&flipped(value.as_bytes(), random), &genuine.signer), None);
+    assert_eq!(
+        SnapshotList::parse(&flipped(value.as_bytes(), random), &genuine.signer),
+        None
+    );
 }
 
 /// Few bytes that inflate to more than is accepted; 64 MiB of it, in one seed of ten, else of one line of a mebibyte and more.

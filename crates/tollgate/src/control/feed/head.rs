@@ -202,7 +202,10 @@ mod tests {
             text.replacen(" 10 ", " +10 ", 1),
             text.replacen(" 10 ", " 010 ", 1),
         ] {
-            assert!(CacheHead::parse(signer.seal(HEAD, &text).as_bytes(), &signer).is_err(), "{text}");
+            assert!(
+                CacheHead::parse(signer.seal(HEAD, &text).as_bytes(), &signer).is_err(),
+                "{text}"
+            );
         }
     }
 
@@ -217,8 +220,18 @@ mod tests {
             (Some(&current), at("b", 3, 1, 2), NOW, Judgement::Replace),
             (Some(&current), at("a", 2, 10, 2), NOW, fork),
             (Some(&current), at("a", 2, 9, 1), NOW, Judgement::Ignore(Refusal::Lower)),
-            (Some(&current), at("a", 1, 99, 1), NOW, Judgement::Ignore(Refusal::Lower)),
-            (Some(&current), at("b", 2, 99, 1), NOW, Judgement::Ignore(Refusal::OtherDatabase)),
+            (
+                Some(&current),
+                at("a", 1, 99, 1),
+                NOW,
+                Judgement::Ignore(Refusal::Lower),
+            ),
+            (
+                Some(&current),
+                at("b", 2, 99, 1),
+                NOW,
+                Judgement::Ignore(Refusal::OtherDatabase),
+            ),
             (None, at("a", 1, 1, 1), NOW, Judgement::Replace),
             (None, at("a", 1, 1, 1), NOW + 10_000, Judgement::Replace),
             (None, at("a", 1, 1, 1), NOW + 10_001, Judgement::Ignore(Refusal::Future)),
@@ -226,7 +239,11 @@ mod tests {
             (None, at("a", 1, 1, 1), NOW - 100_001, Judgement::Ignore(Refusal::Old)),
         ];
         for (current, head, issued, expected) in cases {
-            assert_eq!(cached(head.clone(), issued).judge(current, NOW, TTL), expected, "{head:?} {issued}");
+            assert_eq!(
+                cached(head.clone(), issued).judge(current, NOW, TTL),
+                expected,
+                "{head:?} {issued}"
+            );
         }
     }
 

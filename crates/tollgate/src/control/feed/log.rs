@@ -67,7 +67,9 @@ pub fn replay(from: (u64, Digest), entries: &[LogText], to: (u64, Digest)) -> Re
     let (mut revision, mut chain) = from;
     let mut changes = Vec::new();
     let mut unknown = None;
-    let wanted = entries.iter().filter(|entry| entry.revision > from.0 && entry.revision <= to.0);
+    let wanted = entries
+        .iter()
+        .filter(|entry| entry.revision > from.0 && entry.revision <= to.0);
     for entry in wanted {
         if entry.revision != revision + 1 {
             return Replay::Gap;
@@ -92,7 +94,10 @@ pub fn replay(from: (u64, Digest), entries: &[LogText], to: (u64, Digest)) -> Re
         (false, ..) => Replay::Gap,
         (true, false, _) => Replay::OtherChain,
         (true, true, None) => Replay::Reached(changes),
-        (true, true, Some(revision)) => Replay::NeedsNewer { known: changes, revision },
+        (true, true, Some(revision)) => Replay::NeedsNewer {
+            known: changes,
+            revision,
+        },
     }
 }
 
@@ -176,6 +181,9 @@ mod tests {
         let head = (8, theirs[7].chain);
         assert!(proves_fork((5, ours[4].chain), &log, head));
         assert!(!proves_fork((5, theirs[4].chain), &log, head));
-        assert!(!proves_fork((5, ours[4].chain), &log[5..], head), "nothing at that revision");
+        assert!(
+            !proves_fork((5, ours[4].chain), &log[5..], head),
+            "nothing at that revision"
+        );
     }
 }

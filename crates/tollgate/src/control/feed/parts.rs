@@ -73,7 +73,11 @@ impl Manifest {
         let (parts, digest) = (self.parts, &self.digest);
         let text = match &self.kind {
             ManifestKind::Set { set } => format!("{FORMAT} set {set} {parts} {digest}"),
-            ManifestKind::Rows { head, set, set_revision } => {
+            ManifestKind::Rows {
+                head,
+                set,
+                set_revision,
+            } => {
                 let DatabaseHead {
                     database_id,
                     epoch,
@@ -114,7 +118,19 @@ impl Manifest {
                     digest: Digest::parse(digest)?,
                 })
             })(),
-            [_, "rows", id, epoch, revision, version, chain, set, set_revision, parts, digest] => (|| {
+            [
+                _,
+                "rows",
+                id,
+                epoch,
+                revision,
+                version,
+                chain,
+                set,
+                set_revision,
+                parts,
+                digest,
+            ] => (|| {
                 Some(Self {
                     kind: ManifestKind::Rows {
                         head: DatabaseHead {

@@ -57,7 +57,10 @@ fn read_files(deflated: &[u8]) -> Result<Vec<SetFile>, String> {
     let mut rest = text.as_slice();
     let mut text_bytes = 0;
     while !rest.is_empty() {
-        let end = rest.iter().position(|byte| *byte == b'\n').ok_or("a file has no text")?;
+        let end = rest
+            .iter()
+            .position(|byte| *byte == b'\n')
+            .ok_or("a file has no text")?;
         let (line, after) = rest.split_at(end);
         let line: FileLine = serde_json::from_slice(line).map_err(|error| error.to_string())?;
         let after = after.get(1..).unwrap_or_default();
@@ -116,8 +119,16 @@ mod tests {
         let text: String = (0..1_000_000).map(|_| random.alphanumeric()).collect();
         let files = vec![file("a.yaml", &text)];
         let (manifest, parts) = encode_set(&files);
-        assert!(parts.len() > 2 && parts.iter().all(|part| part.len() <= super::super::parts::PART_BYTES_MAX));
+        assert!(
+            parts.len() > 2
+                && parts
+                    .iter()
+                    .all(|part| part.len() <= super::super::parts::PART_BYTES_MAX)
+        );
         let manifest = manifest.encode(&signer);
-        assert_eq!(decode_set(&set_digest(&files), manifest.as_bytes(), &parts, &signer), Ok(files));
+        assert_eq!(
+            decode_set(&set_digest(&files), manifest.as_bytes(), &parts, &signer),
+            Ok(files)
+        );
     }
 }

@@ -64,7 +64,12 @@ impl RowSnapshot {
     /// # Errors
     /// Parts that no instance has written, or more than a million rows or attributes.
     pub fn decode(manifest: &Manifest, parts: &[Vec<u8>]) -> Result<Self, String> {
-        let ManifestKind::Rows { head, set, set_revision } = &manifest.kind else {
+        let ManifestKind::Rows {
+            head,
+            set,
+            set_revision,
+        } = &manifest.kind
+        else {
             return Err("the manifest is not one of rows".to_owned());
         };
         let deflated = manifest.join(parts)?;
@@ -89,7 +94,9 @@ impl RowSnapshot {
         loop {
             line.clear();
             let mut bounded = reader.by_ref().take(LINE_BYTES_MAX);
-            let count = bounded.read_until(b'\n', &mut line).map_err(|error| error.to_string())?;
+            let count = bounded
+                .read_until(b'\n', &mut line)
+                .map_err(|error| error.to_string())?;
             if count == 0 {
                 return Ok(());
             }
@@ -194,7 +201,10 @@ mod tests {
         let value = manifest.encode(&signer);
         let read = Manifest::parse("rows:7", value.as_bytes(), &signer).unwrap();
         assert_eq!(RowSnapshot::decode(&read, &parts), Ok(snapshot));
-        assert!(Manifest::parse("rows:8", value.as_bytes(), &signer).is_err(), "under another name");
+        assert!(
+            Manifest::parse("rows:8", value.as_bytes(), &signer).is_err(),
+            "under another name"
+        );
     }
 
     #[test]
@@ -210,7 +220,10 @@ mod tests {
         ] {
             let (next, gone) = list.with(epoch, revision);
             assert_eq!((&next.revisions, gone), (&kept, dropped));
-            assert_eq!(SnapshotList::parse(next.encode(&signer).as_bytes(), &signer), Some(next.clone()));
+            assert_eq!(
+                SnapshotList::parse(next.encode(&signer).as_bytes(), &signer),
+                Some(next.clone())
+            );
             list = next;
         }
     }
