@@ -381,7 +381,8 @@ async fn wait_for_fleet(parts: &ControlParts, database: &Database, published: &m
         (false, _) => (0, 0, 1),
     };
     while database.kind() == "postgres" {
-        let since = follower::unix_ms().saturating_sub(follower::report_age(parts.options.database_poll));
+        let since =
+            crate::control::database::now_ms().saturating_sub(follower::report_age(parts.options.database_poll));
         let Ok(reports) = database.instances(since).await else {
             break;
         };
