@@ -267,7 +267,7 @@ impl ControlParts {
             "the published rules cannot be used here; keeping the previous rules"
         );
         let text = format!("version {version} cannot be used: {}", errors.join("; "));
-        self.gate.record_reload_failure(&text);
+        self.gate.record_managed_failure(&text);
         self.gate.metrics().control.rejected_sets.add(1);
         let mut health = self.health();
         health.rejected = Some((set.1, generation));
@@ -327,13 +327,14 @@ impl ControlParts {
                         .map(|snapshot| self.amend_all(&snapshot.rules)),
                 };
                 match rules {
-                    Ok(rules) => self.gate.install_rules(rules),
+                    Ok(rules) => self.gate.install_managed_rules(rules),
                     Err(problems) => self.report_file_layer(&problems),
                 }
             }
         }
         if self.health().rejected.is_none() {
             self.health().error = None;
+            self.gate.clear_managed_failure();
         }
         self.set_live(live, loader.file_digest());
     }

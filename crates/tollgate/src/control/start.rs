@@ -20,9 +20,10 @@ use tokio::time::{sleep, timeout};
 use tollgate_limiter::store::redis::ConfigCache;
 
 /// The place where changes are kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub enum DatabaseChoice {
     /// A file in the data directory.
+    #[default]
     DataDir,
     /// A PostgreSQL server, by its URL.
     Postgres(String),
@@ -47,6 +48,17 @@ impl ControlSecret {
 
     /// The least number of characters.
     pub const CHARACTERS_MIN: usize = 32;
+}
+
+impl fmt::Debug for DatabaseChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without a URL, which may have a password.
+        f.write_str(match self {
+            Self::DataDir => "DataDir",
+            Self::Postgres(_) => "Postgres(..)",
+            Self::None => "None",
+        })
+    }
 }
 
 impl fmt::Debug for ControlSecret {
@@ -74,12 +86,13 @@ impl Control {
             DatabaseChoice::Postgres(url) => Some(Database::postgres(url).map_err(|error| error.to_string())?),
             DatabaseChoice::None => None,
         };
-        let is_managed = options.is_managed
-            || matches!(choice, DatabaseChoice::Postgres(_))
-            || (*choice == DatabaseChoice::DataDir && disk.database_path().exists());
+        let mut is_managed = options.is_managed || *choice != DatabaseChoice::DataDir && database.is_some();
         let found = match disk.has_state().then(|| disk.acquire()) {
             None => None,
-            Some(Ok(())) => disk.load(),
+            Some(Ok(())) => {
+                is_managed |= *choice == DatabaseChoice::DataDir && disk.database_path().exists();
+                disk.load()
+            }
             Some(Err(error)) if data_dir.is_configured => return Err(error.to_string()),
             Some(Err(error)) => {
                 tracing::warn!("managed rules will not be saved, nor read from disk: {error}");

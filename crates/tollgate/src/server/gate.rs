@@ -2,7 +2,7 @@
 
 mod recent_attempts;
 
-use super::admission::{AdmissionControl, Denial, Health};
+use super::admission::{AdmissionControl, ConfiguredRules, Denial, Health};
 use super::observers::{ObservedVerdict, VerdictEvent, VerdictObserver};
 #[cfg(test)]
 use super::panic_guard::{PANIC_COST, PANIC_DOMAIN};
@@ -35,6 +35,8 @@ pub struct Gate {
     replacing: Mutex<()>,
     /// The error of the last reload, if it failed.
     rules_error: ArcSwapOption<String>,
+    /// The reason why the newest rules of the control plane are not active.
+    managed_error: ArcSwapOption<String>,
     admission: AdmissionControl,
     compat: RatelimitCompat,
     telemetry: Telemetry,
@@ -68,6 +70,7 @@ impl Gate {
             active_rules: ArcSwap::from_pointee(active_rules),
             replacing: Mutex::new(()),
             rules_error: ArcSwapOption::empty(),
+            managed_error: ArcSwapOption::empty(),
             admission: AdmissionControl::new(),
             compat: RatelimitCompat::default(),
             telemetry,
@@ -142,17 +145,26 @@ impl Gate {
             .add_many(elapsed, metrics.decisions.add_throttled(tally, protocol));
     }
 
-    /// Replaces the active rules at once. Counters of unchanged rules are kept.
+    /// Replaces the active rules at once by those of the files. Counters of unchanged rules are kept.
     pub fn install_rules(&self, rules: RuleSet) {
+        self.replace_rules(rules);
+        self.rules_error.store(None);
+        self.update_reload_failed();
+        self.admission.set_rules_present(ConfiguredRules::Files);
+    }
+
+    /// The same because the rules of the control plane have changed. An error of the files stays.
+    pub fn install_managed_rules(&self, rules: RuleSet) {
+        self.replace_rules(rules);
+    }
+
+    fn replace_rules(&self, rules: RuleSet) {
         let _replacing = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
         let metrics = self.telemetry.metrics();
         self.active_rules
             .store(Arc::new(ActiveRules::new(rules, &self.store, metrics)));
-        self.rules_error.store(None);
         metrics.reloads.add(1);
         metrics.rules_installed.add(1);
-        metrics.reload_failed.set(0);
-        self.admission.set_rules_present(true);
     }
 
     /// Applies edits of override rows and subject attributes to the active rules, and returns the edits of rows that
@@ -176,25 +188,45 @@ impl Gate {
     /// Records a failed reload. The active rules stay.
     pub fn record_reload_failure(&self, error: &str) {
         self.rules_error.store(Some(Arc::new(error.to_owned())));
-        let metrics = self.telemetry.metrics();
-        metrics.reload_errors.add(1);
-        metrics.reload_failed.set(1);
+        self.telemetry.metrics().reload_errors.add(1);
+        self.update_reload_failed();
     }
 
-    /// Records that the server starts without the rules it was configured with. They are installed once they can be read.
+    /// Records that the newest rules of the control plane cannot be used. The active rules stay.
+    pub fn record_managed_failure(&self, error: &str) {
+        self.managed_error.store(Some(Arc::new(error.to_owned())));
+        self.telemetry.metrics().reload_errors.add(1);
+        self.update_reload_failed();
+    }
+
+    /// Records that the newest rules of the control plane are active.
+    pub fn clear_managed_failure(&self) {
+        self.managed_error.store(None);
+        self.update_reload_failed();
+    }
+
+    fn update_reload_failed(&self) {
+        let has_error = self.rules_error.load().is_some() || self.managed_error.load().is_some();
+        self.telemetry.metrics().reload_failed.set(has_error.into());
+    }
+
+    /// Records that the server starts without the files it was configured with. They are installed once they can be read.
     pub fn mark_rules_missing(&self, error: &str) {
         self.telemetry.metrics().rules_installed.set(0);
-        self.admission.set_rules_present(false);
+        self.admission.set_rules_missing(ConfiguredRules::Files);
         self.record_reload_failure(error);
     }
 
-    /// Records that the server has the rules it was waiting for, though none had to be installed: there are none.
-    pub fn mark_rules_present(&self) {
-        if self.admission.is_without_rules() {
-            self.telemetry.metrics().reload_failed.set(0);
-            self.rules_error.store(None);
-            self.admission.set_rules_present(true);
-        }
+    /// Records that the server starts without the rules of the control plane that it expects.
+    pub fn mark_managed_missing(&self, error: &str) {
+        self.admission.set_rules_missing(ConfiguredRules::Managed);
+        self.record_managed_failure(error);
+    }
+
+    /// Records that the server has the rules of the control plane, or knows that there are none.
+    pub fn mark_managed_present(&self) {
+        self.clear_managed_failure();
+        self.admission.set_rules_present(ConfiguredRules::Managed);
     }
 
     /// True while the server waits for its rules and is configured to be unhealthy until then.
@@ -238,9 +270,12 @@ impl Gate {
         &self.compat
     }
 
-    /// The error of the last reload, if it failed.
+    /// The error of the last reload, if it failed, and the reason why newer rules of the control plane are not active.
     pub fn rules_error(&self) -> Option<Arc<String>> {
-        self.rules_error.load_full()
+        match (self.rules_error.load_full(), self.managed_error.load_full()) {
+            (Some(files), Some(managed)) => Some(Arc::new(format!("{files}\n{managed}"))),
+            (files, managed) => files.or(managed),
+        }
     }
 
     /// The number of active rules.
