@@ -339,32 +339,19 @@ impl ControlParts {
         self.set_live(live, loader.file_digest());
     }
 
-    /// Applies edits to the active rules. A row whose new terms cannot be used has none: its old ones are not what anybody wants, and a
-    /// restart would not have them either.
+    /// Applies edits to the active rules. Those that cannot be applied are recorded.
     fn amend(&self, edits: &TableEdits) {
         let problems = self.gate.amend_rules(&edits.rows, &edits.attributes);
-        let mut removed = Vec::new();
-        for problem in &problems {
+        for problem in &problems.rows {
             tracing::error!(text = problem.text, "override row rejected; the other rows are in use");
-            let edit = edits.rows.get(problem.index);
-            let is_last = |edit: &&RowEdit| {
-                let later = edits.rows.iter().skip(problem.index + 1);
-                !later.clone().any(|other| is_same_row(other, edit))
-            };
-            removed.extend(edit.filter(is_last).map(|edit| RowEdit {
-                terms: None,
-                ..edit.clone()
-            }));
         }
-        if !removed.is_empty() {
-            self.gate.amend_rules(&removed, &[]);
+        for problem in &problems.attributes {
+            tracing::error!(text = problem.text, "subject attribute rejected; the others are in use");
         }
-        self.gate
-            .metrics()
-            .control
-            .rejected_row_count
-            .add(problems.len() as u64);
-        self.tables.record_problems(&edits.rows, &problems);
+        let metrics = &self.gate.metrics().control;
+        metrics.rejected_row_count.add(problems.rows.len() as u64);
+        metrics.rejected_attributes.add(problems.attributes.len() as u64);
+        self.tables.record_problems(&edits.rows, &problems.rows);
     }
 
     fn report_file_layer(&self, problems: &[Problem]) {
@@ -376,11 +363,14 @@ impl ControlParts {
     /// A set with all rows and attributes. Rows that it cannot use are recorded.
     fn amend_all(&self, rules: &RuleSet) -> RuleSet {
         let (amended, edits, problems) = self.tables.amended(rules);
-        self.gate
-            .metrics()
-            .control
-            .rejected_row_count
-            .add(problems.len() as u64);
+        let metrics = &self.gate.metrics().control;
+        metrics.rejected_row_count.add(problems.len() as u64);
+        let (_, attributes, _) = self.tables.counts();
+        let rejected_attributes = attributes.saturating_sub(amended.attribute_count());
+        if rejected_attributes > 0 {
+            tracing::error!(count = rejected_attributes, "subject attributes rejected; the others are in use");
+            metrics.rejected_attributes.add(rejected_attributes as u64);
+        }
         self.tables.record_problems(&edits, &problems);
         amended
     }
@@ -565,10 +555,6 @@ fn extends(head: Option<&DatabaseHead>, changes: &[Change]) -> bool {
         first.revision == head.revision + 1
             && chain::next_chain(&head.chain, first.revision, &first.body) == first.chain
     })
-}
-
-fn is_same_row(one: &RowEdit, other: &RowEdit) -> bool {
-    (&one.domain, &one.rule, &one.subject) == (&other.domain, &other.rule, &other.subject)
 }
 
 /// Moves the position of a state over changes.

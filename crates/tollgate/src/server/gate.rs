@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tollgate_limiter::clock::{StartTime, Stopwatch};
 use tollgate_limiter::core::algorithm::cell::Reply;
 use tollgate_limiter::core::rules::{
-    Attempt, AttributeEdit, Explanation, RowEdit, RowProblem, RuleSet, UnknownDomain, Verdict,
+    Attempt, AttributeEdit, EditProblems, Explanation, RowEdit, RuleSet, UnknownDomain, Verdict,
 };
 use tollgate_limiter::core::{Cell, Charge, Cost, Micros};
 use tollgate_limiter::store::StoreError;
@@ -167,12 +167,12 @@ impl Gate {
         metrics.rules_installed.add(1);
     }
 
-    /// Applies edits of override rows and subject attributes to the active rules, and returns the edits of rows that
-    /// could not be applied. Not a reload: rules are not compiled again, and everything counted about them continues.
-    pub fn amend_rules(&self, edits: &[RowEdit], attributes: &[AttributeEdit]) -> Vec<RowProblem> {
+    /// Applies edits of override rows and subject attributes to the active rules, and returns the edits that could not
+    /// be applied. Not a reload: rules are not compiled again, and everything counted about them continues.
+    pub fn amend_rules(&self, rows: &[RowEdit], attributes: &[AttributeEdit]) -> EditProblems {
         let _replacing = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
         let active = self.active_rules.load_full();
-        let (limiter, problems) = active.limiter.amended(edits, attributes);
+        let (limiter, problems) = active.limiter.amended(rows, attributes);
         self.active_rules.store(Arc::new(ActiveRules {
             limiter,
             observer_state: Arc::clone(&active.observer_state),
