@@ -10,6 +10,7 @@ pub mod database;
 pub mod disk;
 mod error;
 mod expiry;
+pub mod feed;
 mod follower;
 mod layers;
 pub mod model;
@@ -23,15 +24,15 @@ mod write;
 pub use error::ControlError;
 pub use follower::InstanceStatus;
 pub use problem::SetProblem;
-pub use start::DatabaseChoice;
+pub use start::{ControlSecret, DatabaseChoice};
 pub use state::{ControlStatus, DatabaseStatus, LiveState, RejectedRow, RuleCounts, RuleLayer, RuleText, RulesOrigin};
 pub use write::{
     AttributeWrite, CheckedSet, PlannedSet, PublishOptions, PublishSet, Published, RowWrite, WriteOptions, Written,
 };
 
 use self::database::{AttributeFilter, AttributeKey, Database, RowFilter, RowKey};
-use self::model::{Author, OverrideRow, RowSubject, SetFile, SubjectAttribute, VersionMeta};
 use self::layers::ControlParts;
+use self::model::{Author, OverrideRow, RowSubject, SetFile, SubjectAttribute, VersionMeta};
 use self::write::{publish, rows, rule_edit};
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,8 +53,16 @@ pub struct Control {
 /// Settings of the control plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlOptions {
+    /// The secret that instances sign with what they share in the cache; none: they do not.
+    pub secret: Option<ControlSecret>,
+    /// The interval of reads of the cache.
+    pub poll: Duration,
     /// The interval of reads of the database's head.
     pub database_poll: Duration,
+    /// The TTL of cached keys, and the greatest age of a cached head.
+    pub cache_ttl: Duration,
+    /// The longest wait for the votes of instances before a publish.
+    pub prepare_timeout: Duration,
     /// True if the file layer is served when managed rules are expected and cannot be found.
     pub start_without: bool,
     /// True if managed rules are expected though there is no database file: PostgreSQL, or another source, is configured.
@@ -69,7 +78,11 @@ pub struct ControlOptions {
 impl Default for ControlOptions {
     fn default() -> Self {
         Self {
+            secret: None,
+            poll: Duration::from_secs(1),
             database_poll: Duration::from_secs(5),
+            cache_ttl: Duration::from_secs(86_400),
+            prepare_timeout: Duration::from_secs(30),
             start_without: false,
             is_managed: false,
             git_only: false,

@@ -11,6 +11,7 @@ use crate::config::DataDir;
 use crate::rule_source::{RowLayer, SharedLoader};
 use crate::server::gate::Gate;
 use arc_swap::ArcSwap;
+use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
@@ -25,6 +26,31 @@ pub enum DatabaseChoice {
     Postgres(String),
     /// None.
     None,
+}
+
+/// The secret that all instances of a fleet have. Its bytes are in no log.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ControlSecret(Box<[u8]>);
+
+impl ControlSecret {
+    /// A secret of at least 32 characters; none if it is shorter.
+    pub fn new(text: &str) -> Option<Self> {
+        (text.chars().count() >= Self::CHARACTERS_MIN).then(|| Self(text.as_bytes().into()))
+    }
+
+    /// Its bytes, for a MAC.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The least number of characters.
+    pub const CHARACTERS_MIN: usize = 32;
+}
+
+impl fmt::Debug for ControlSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ControlSecret(..)")
+    }
 }
 
 impl Control {
