@@ -120,6 +120,7 @@ impl From<DatabaseError> for ControlError {
             DatabaseError::Stale(item) => Self::Stale(item),
             DatabaseError::Missing(name) => Self::NotFound(name),
             DatabaseError::Exists(text) | DatabaseError::Invalid(text) => Self::Malformed(text),
+            DatabaseError::TooLarge(text) => Self::TooLarge(text),
             DatabaseError::Unavailable(detail) => Self::Unavailable(detail),
             error @ (DatabaseError::KeyReused
             | DatabaseError::Pruned { .. }

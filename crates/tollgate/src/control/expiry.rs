@@ -119,7 +119,7 @@ pub(super) async fn keep_synced(parts: &Arc<ControlParts>) {
 }
 
 async fn has_lease(parts: &ControlParts, database: &Database, name: &str) -> bool {
-    let lease = database.take_lease(name, &parts.instance, LEASE_MS);
+    let lease = database.acquire_lease(name, &parts.instance, unix_ms().saturating_add(LEASE_MS));
     lease.await.unwrap_or(false)
 }
 
