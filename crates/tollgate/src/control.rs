@@ -11,6 +11,7 @@ pub mod disk;
 mod error;
 mod expiry;
 pub mod feed;
+mod fleet;
 mod follower;
 mod layers;
 pub mod model;
@@ -21,8 +22,8 @@ mod state;
 mod tables;
 mod write;
 
-pub use error::ControlError;
-pub use follower::InstanceStatus;
+pub use error::{ControlError, InstanceProblems};
+pub use fleet::{FleetInstance, FleetView, InstanceStatus};
 pub use problem::SetProblem;
 pub use start::{ControlSecret, DatabaseChoice};
 pub use state::{ControlStatus, DatabaseStatus, LiveState, RejectedRow, RuleCounts, RuleLayer, RuleText, RulesOrigin};
@@ -138,6 +139,8 @@ impl Control {
             expiry::expire_rows(&self.parts),
             expiry::prune(&self.parts),
             expiry::keep_synced(&self.parts),
+            fleet::report(&self.parts),
+            fleet::vote(&self.parts),
         );
     }
 

@@ -201,7 +201,7 @@ async fn serve(loader: ConfigLoader, snapshot: ConfigSnapshot) -> Result<(), Str
 async fn start_control(config: &Config, gate: &Arc<Gate>, loader: &SharedLoader) -> Result<Control, String> {
     let (choice, options) = (DatabaseChoice::DataDir, ControlOptions::default());
     let (gate, loader) = (Arc::clone(gate), Arc::clone(loader));
-    Control::start(&choice, &config.data_dir, options, gate, loader).await
+    Control::start(&choice, &config.data_dir, options, gate, loader, None).await
 }
 
 /// Makes the server ready: at once, or in the returned task once the managed rules are in use.

@@ -7,6 +7,7 @@
 pub mod head;
 pub mod log;
 pub mod parts;
+pub mod reader;
 pub mod set;
 mod signer;
 pub mod snapshot;

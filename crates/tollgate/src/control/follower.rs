@@ -2,32 +2,14 @@
 //! interval; applies at most ten times a second; and never moves backwards.
 
 use super::chain;
-use super::database::{Database, DatabaseError, InstanceReport};
+use super::database::{Database, DatabaseError};
 use super::layers::{ControlParts, Incoming};
 use super::model::{Change, DatabaseHead, SetFile, VersionMeta};
 use super::state::{LiveState, RulesOrigin};
-use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
-use tokio::time::{sleep, sleep_until, timeout};
-
-/// The status that an instance reports to the database of a fleet.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct InstanceStatus {
-    /// The version of the program.
-    pub program: String,
-    /// The epoch.
-    pub epoch: u64,
-    /// The revision that is applied.
-    pub revision: u64,
-    /// The version in use.
-    pub version: u64,
-    /// The digest of all layers.
-    pub digest: String,
-    /// Rows that it cannot use.
-    pub rejected_rows: usize,
-}
+use tokio::time::{sleep, sleep_until};
 
 /// Follows the database without end.
 pub(super) async fn follow(parts: &Arc<ControlParts>) {
@@ -61,9 +43,6 @@ pub(super) async fn follow(parts: &Arc<ControlParts>) {
         let is_moved = parts.live.load().revision() != before;
         if is_moved {
             pace.record();
-        }
-        if database.kind() == "postgres" && (is_poll || is_moved) {
-            report(parts, &database).await;
         }
     }
 }
@@ -289,46 +268,6 @@ fn note_behind(parts: &ControlParts) {
     parts.health().behind_since.get_or_insert_with(Instant::now);
 }
 
-/// Reports this instance, and compares it with the others.
-async fn report(parts: &Arc<ControlParts>, database: &Database) {
-    let live = parts.live.load_full();
-    let status = InstanceStatus {
-        program: env!("CARGO_PKG_VERSION").to_owned(),
-        epoch: live.epoch(),
-        revision: live.revision(),
-        version: live.version,
-        digest: live.digest.to_string(),
-        rejected_rows: parts.tables.counts().2,
-    };
-    let Ok(text) = serde_json::to_string(&status) else {
-        return;
-    };
-    let report = InstanceReport {
-        id: parts.instance.clone(),
-        status: text,
-        seen_at: unix_ms(),
-    };
-    // An unavailable database shows at the next read.
-    let _ = timeout(REPORT_TIMEOUT, database.report_instance(&report)).await;
-    let seen_since = unix_ms().saturating_sub(report_age(parts.options.database_poll));
-    if let Ok(reports) = database.instances(seen_since).await {
-        let differs = statuses(&reports).any(|other| other.digest != status.digest);
-        parts.gate.metrics().control.differ.set(differs.into());
-    }
-}
-
-/// The readable statuses of reports.
-pub(super) fn statuses(reports: &[InstanceReport]) -> impl Iterator<Item = InstanceStatus> {
-    reports
-        .iter()
-        .filter_map(|report| serde_json::from_str(&report.status).ok())
-}
-
-/// The age in milliseconds up to which a report counts as that of a live instance.
-pub(super) fn report_age(poll: Duration) -> u64 {
-    u64::try_from(poll.as_millis()).unwrap_or(u64::MAX).saturating_mul(3)
-}
-
 /// Unix time in milliseconds.
 pub(super) fn unix_ms() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -364,4 +303,3 @@ impl Pace {
 const APPLICATIONS_MAX: usize = 10;
 const APPLICATIONS_PERIOD: Duration = Duration::from_secs(1);
 const CHANGES_MAX: usize = 5_000;
-const REPORT_TIMEOUT: Duration = Duration::from_secs(2);

@@ -3,6 +3,9 @@
 
 use super::database::{Database, DatabaseSnapshot};
 use super::disk::{Disk, FoundState, SavedState, published_version};
+use super::feed::Signer;
+use super::feed::reader::CacheReader;
+use super::fleet::Fleet;
 use super::model::{Change, DatabaseHead, Digest, SetFile, VersionMeta};
 use super::state::{LiveState, RuleLayer, RulesOrigin};
 use super::tables::{RowTables, TableEdits};
@@ -18,12 +21,17 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 use tollgate_limiter::core::problem::Problem;
 use tollgate_limiter::core::rules::{Rule, RuleSet};
+use tollgate_limiter::store::redis::ConfigCache;
 
 /// The parts of a control plane.
 #[derive(Debug)]
 pub(super) struct ControlParts {
     pub(super) options: ControlOptions,
     pub(super) database: Option<Database>,
+    /// None: no shared store.
+    pub(super) cache: Option<ConfigCache>,
+    /// Of the cache's values.
+    pub(super) signer: Signer,
     pub(super) gate: Arc<Gate>,
     pub(super) loader: SharedLoader,
     pub(super) tables: Arc<RowTables>,
@@ -37,6 +45,7 @@ pub(super) struct ControlParts {
     /// A set that was compiled for a publish, until it is applied.
     pub(super) prepared: Mutex<Option<PreparedSet>>,
     pub(super) health: Mutex<FollowerHealth>,
+    pub(super) fleet: Fleet,
     /// The id of this instance.
     pub(super) instance: String,
 }
@@ -97,6 +106,12 @@ impl ControlParts {
     /// The set that was compiled last.
     pub(super) fn prepared(&self) -> MutexGuard<'_, Option<PreparedSet>> {
         self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A reader of the cache.
+    pub(super) fn reader(&self) -> Option<CacheReader> {
+        let cache = self.cache.clone()?;
+        Some(CacheReader::with_signer(cache, self.signer.clone()))
     }
 
     /// True if the database is this process's to read: a file that exists belongs to it, or it is a server.

@@ -2,6 +2,8 @@
 
 use super::database::Database;
 use super::disk::Disk;
+use super::feed::Signer;
+use super::fleet::Fleet;
 use super::follower;
 use super::layers::{ControlParts, FollowerHealth, Incoming, LiveRows, layer_of};
 use super::state::{ControlStatus, DatabaseStatus, LiveState, RuleCounts, RuleLayer};
@@ -16,6 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
+use tollgate_limiter::store::redis::ConfigCache;
 
 /// The place where changes are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +67,7 @@ impl Control {
         options: ControlOptions,
         gate: Arc<Gate>,
         loader: SharedLoader,
+        cache: Option<ConfigCache>,
     ) -> Result<Self, String> {
         let mut disk = Disk::new(data_dir.path.clone());
         let mut database = match choice {
@@ -86,9 +90,12 @@ impl Control {
                 None
             }
         };
+        let secret = options.secret.clone();
         let parts = Arc::new(ControlParts {
             options: ControlOptions { is_managed, ..options },
             database,
+            signer: Signer::new(secret.as_ref().map(ControlSecret::bytes), "tg"),
+            cache,
             gate,
             loader,
             tables: Arc::new(RowTables::default()),
@@ -98,6 +105,7 @@ impl Control {
             disk: Mutex::new(disk),
             prepared: Mutex::new(None),
             health: Mutex::new(FollowerHealth::default()),
+            fleet: Fleet::default(),
             instance: format!("{:016x}", fastrand::u64(..)),
         });
         let files = {

@@ -1,6 +1,6 @@
 //! The way instances see each other: sealed values in the shared store, or rows of a PostgreSQL database.
 
-use super::{FleetInstance, InstanceStatus, PrepareRequest, Vote, own_status};
+use super::{FleetInstance, PrepareRequest, Vote, own_status};
 use crate::control::database::{Database, DatabaseError, InstanceReport};
 use crate::control::follower::unix_ms;
 use crate::control::layers::ControlParts;
@@ -106,7 +106,10 @@ pub(in crate::control) async fn statuses(parts: &ControlParts) -> Result<Statuse
                 for ((id, name), value) in ids.iter().zip(names).zip(values) {
                     // One that is gone is in the index for a moment.
                     let Some(value) = value else { continue };
-                    let text = parts.signer.open(name, &value).filter(|text| text.len() <= STATUS_BYTES_MAX);
+                    let text = parts
+                        .signer
+                        .open(name, &value)
+                        .filter(|text| text.len() <= STATUS_BYTES_MAX);
                     match text.and_then(|text| serde_json::from_str(text).ok()) {
                         Some(status) => statuses.instances.push(FleetInstance { id: id.clone(), status }),
                         None => statuses.unverified += 1,
@@ -188,7 +191,10 @@ pub(super) async fn requests(parts: &ControlParts) -> Result<Vec<PrepareRequest>
         }
         Link::Database(_) => {
             let instances = statuses(parts).await?.instances;
-            Ok(instances.into_iter().filter_map(|instance| instance.status.preparing).collect())
+            Ok(instances
+                .into_iter()
+                .filter_map(|instance| instance.status.preparing)
+                .collect())
         }
     }
 }
@@ -221,9 +227,8 @@ pub(super) async fn votes(
     request: &PrepareRequest,
     ids: &[String],
 ) -> Result<HashMap<String, Vote>, LinkError> {
-    let is_for_it = |vote: &Vote| {
-        (&vote.request, vote.epoch, vote.digest) == (&request.id, request.epoch, request.digest)
-    };
+    let is_for_it =
+        |vote: &Vote| (&vote.request, vote.epoch, vote.digest) == (&request.id, request.epoch, request.digest);
     let mut votes = HashMap::new();
     match link(parts) {
         Link::Alone => {}

@@ -16,7 +16,6 @@ use tokio::time::{Instant, sleep};
 pub(in crate::control) struct Candidate<'s> {
     pub(in crate::control) version: u64,
     pub(in crate::control) digest: Digest,
-    pub(in crate::control) format: u32,
     pub(in crate::control) files: &'s [SetFile],
     /// True if a missing vote does not stop it, and is not waited for long.
     pub(in crate::control) is_rollback: bool,
@@ -239,7 +238,10 @@ mod tests {
         let problems = |problems: &[&str]| problems.iter().map(|text| (*text).to_owned()).collect();
         Outcome {
             voters: voters.iter().map(|id| (*id).to_owned()).collect(),
-            votes: votes.iter().map(|(id, texts)| ((*id).to_owned(), problems(texts))).collect(),
+            votes: votes
+                .iter()
+                .map(|(id, texts)| ((*id).to_owned(), problems(texts)))
+                .collect(),
             busy: false,
         }
     }
@@ -247,7 +249,10 @@ mod tests {
     #[test]
     fn all_must_consent_and_silence_is_none() {
         assert_eq!(judge(outcome(&[], &[]), false).unwrap(), 0);
-        assert_eq!(judge(outcome(&["a", "b"], &[("a", &[]), ("b", &[])]), false).unwrap(), 2);
+        assert_eq!(
+            judge(outcome(&["a", "b"], &[("a", &[]), ("b", &[])]), false).unwrap(),
+            2
+        );
         match judge(outcome(&["a", "b", "c"], &[("b", &[])]), false) {
             Err(ControlError::PrepareIncomplete { instances, .. }) => assert_eq!(instances, ["a", "c"]),
             other => panic!("{other:?}"),

@@ -27,7 +27,9 @@ pub(in crate::control) async fn vote(parts: &Arc<ControlParts>) {
                 continue;
             }
             handled.push_back(request.id.clone());
-            handled.truncate_front(HANDLED_MAX);
+            if handled.len() > HANDLED_MAX {
+                handled.pop_front();
+            }
             answer(parts, &request).await;
         }
         // Hints may be lost.
@@ -98,7 +100,10 @@ async fn fetch(parts: &ControlParts, request: &PrepareRequest) -> Result<Vec<Set
     let Some(database) = &parts.database else {
         return Err("there is neither a shared store nor a database to read it from".to_owned());
     };
-    let files = database.version_files(request.version).await.map_err(|error| error.to_string())?;
+    let files = database
+        .version_files(request.version)
+        .await
+        .map_err(|error| error.to_string())?;
     check_digest(&files, &request.digest)?;
     Ok(files)
 }
@@ -131,19 +136,6 @@ fn problems(error: ControlError) -> Vec<String> {
     match problems.is_empty() {
         true => vec![error.to_string()],
         false => problems.into_iter().map(cut).collect(),
-    }
-}
-
-/// Keeps the newest elements.
-trait TruncateFront {
-    fn truncate_front(&mut self, count: usize);
-}
-
-impl TruncateFront for VecDeque<String> {
-    fn truncate_front(&mut self, count: usize) {
-        while self.len() > count {
-            self.pop_front();
-        }
     }
 }
 

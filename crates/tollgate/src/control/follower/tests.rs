@@ -48,7 +48,7 @@ impl Fixture {
         };
         let loader = Arc::new(tokio::sync::Mutex::new(loader));
         let target = Arc::clone(&gate);
-        let control = Control::start(&DatabaseChoice::DataDir, &data_dir, options, target, loader);
+        let control = Control::start(&DatabaseChoice::DataDir, &data_dir, options, target, loader, None);
         let control = control.await.unwrap();
         let follower = tokio::spawn(control.clone().run());
         Self {
