@@ -6,6 +6,8 @@
 
 mod link;
 pub(super) mod prepare;
+#[cfg(test)]
+mod tests;
 mod voter;
 
 pub(super) use self::link::statuses;
@@ -294,50 +296,3 @@ fn warnings(instances: &[FleetInstance], unverified: usize) -> Vec<String> {
 const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 const ERROR_CHARACTERS_MAX: usize = 300;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn instance(id: &str, store: &str) -> FleetInstance {
-        FleetInstance {
-            id: id.to_owned(),
-            status: InstanceStatus {
-                store: store.to_owned(),
-                ..InstanceStatus::default()
-            },
-        }
-    }
-
-    #[test]
-    fn counters_in_the_memory_of_several_instances_are_warned_of() {
-        let one = [instance("a", "memory"), instance("b", "redis")];
-        assert_eq!(warnings(&one, 0), Vec::<String>::new());
-        let two = [instance("a", "memory"), instance("b", "redis"), instance("c", "memory")];
-        let [warning] = &warnings(&two, 0)[..] else {
-            panic!("one warning")
-        };
-        assert!(warning.contains("(a, c)") && warning.contains("store.url"), "{warning}");
-        assert!(warnings(&one, 2)[0].contains("control.secret"));
-    }
-
-    #[test]
-    fn a_status_fits_its_bound_and_reads_as_it_was_written() {
-        let request = PrepareRequest {
-            id: "0123456789abcdef".to_owned(),
-            from: "0123456789abcdef".to_owned(),
-            epoch: u64::MAX,
-            version: u64::MAX,
-            digest: Digest([255; 32]),
-        };
-        let status = InstanceStatus {
-            error: Some("\u{1f600}".repeat(ERROR_CHARACTERS_MAX)),
-            database_id: "d".repeat(64),
-            preparing: Some(request),
-            ..instance("a", "redis").status
-        };
-        let text = serde_json::to_string(&status).unwrap();
-        assert!(text.len() < link::STATUS_BYTES_MAX, "{}", text.len());
-        assert_eq!(serde_json::from_str::<InstanceStatus>(&text).unwrap(), status);
-    }
-}

@@ -123,6 +123,10 @@ async fn collect(
         }
         sleep(BUSY_INTERVAL).await;
     }
+    if !has_cache(parts) && parts.live.load().head.is_none() {
+        // Nobody could report before the first write to the database: each does at its next interval.
+        sleep(super::REPORT_INTERVAL + LIST_INTERVAL).await;
+    }
     let mut outcome = Outcome::default();
     let mut listed = Instant::now();
     let mut left = list_voters(parts, &mut outcome).await?;
