@@ -11,6 +11,7 @@ pub mod disk;
 mod error;
 mod expiry;
 pub mod feed;
+mod fleet;
 mod follower;
 mod layers;
 pub mod model;
@@ -21,8 +22,8 @@ mod state;
 mod tables;
 mod write;
 
-pub use error::ControlError;
-pub use follower::InstanceStatus;
+pub use error::{ControlError, InstanceProblems};
+pub use fleet::{FleetInstance, FleetView, InstanceStatus};
 pub use problem::SetProblem;
 pub use start::{ControlSecret, DatabaseChoice};
 pub use state::{
@@ -143,6 +144,8 @@ impl Control {
             feed::refill::refill(&self.parts),
             feed::refill::preload(&self.parts),
             self.parts.gate.recent_attempts().keep_recording(),
+            fleet::report(&self.parts),
+            fleet::vote(&self.parts),
         );
     }
 

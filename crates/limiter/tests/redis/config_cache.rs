@@ -491,10 +491,8 @@ fn digest(fixture: &Fixture) -> String {
 async fn a_script_that_was_flushed_is_back_on_primary_and_replica_without_traffic() {
     for kind in ServerKind::ALL {
         let primary = Fixture::start(kind);
-        let replica = Fixture::on(Server::start_with(
-            kind,
-            &["--replicaof", &format!("127.0.0.1 {}", primary.server.port())],
-        ));
+        let port = primary.server.port().to_string();
+        let replica = Fixture::on(Server::start_with(kind, &["--replicaof", "127.0.0.1", &port]));
         let digest = digest(&primary);
         let has_script = |fixture: &Fixture| fixture.query::<Vec<bool>>(&["SCRIPT", "EXISTS", &digest]) == [true];
         let cache = cache(&primary);

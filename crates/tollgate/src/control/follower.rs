@@ -2,37 +2,21 @@
 //! interval, applies at most ten times a second, and never moves backwards.
 
 use super::chain;
-use super::database::{Database, DatabaseError, DatabaseSnapshot, InstanceReport, now_ms};
+use super::database::{Database, DatabaseError, DatabaseSnapshot, now_ms};
 use super::feed::head::{Judgement, Refusal, judge};
 use super::feed::reader::{CacheReader, FetchError};
 use super::layers::{ControlParts, Incoming, NextSet, Source, WholeState, live_set_after, published_set};
 use super::model::{Change, DatabaseHead, Digest};
 use super::state::{LiveState, RulesOrigin};
-use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::sync::{broadcast, watch};
-use tokio::time::{sleep_until, timeout};
+use tokio::time::sleep_until;
 use tollgate_limiter::store::redis::ConfigCache;
 
-/// The status that an instance reports to the database of a fleet.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct InstanceStatus {
-    /// The version of the program.
-    pub program: String,
-    /// The epoch.
-    pub epoch: u64,
-    /// The revision that is applied.
-    pub revision: u64,
-    /// The version in use.
-    pub version: u64,
-    /// The digest of all layers.
-    pub digest: String,
-    /// Rows that it cannot use.
-    pub rejected_rows: usize,
-}
+pub(super) use super::database::now_ms as unix_ms;
 
 /// Follows the database and the cache without end.
 pub(super) async fn follow(parts: &Arc<ControlParts>) {
@@ -69,11 +53,6 @@ pub(super) async fn follow(parts: &Arc<ControlParts>) {
         let is_moved = position(parts) != before;
         if is_moved {
             pace.record();
-        }
-        if let Some(database) = parts.database.as_ref().filter(|database| database.kind() == "postgres")
-            && (trigger == Trigger::DatabasePoll || is_moved)
-        {
-            report(parts, database).await;
         }
     }
 }
@@ -481,46 +460,6 @@ fn note_behind(parts: &ControlParts) {
     parts.health().behind_since.get_or_insert_with(Instant::now);
 }
 
-/// Reports this instance, and compares it with the others.
-async fn report(parts: &Arc<ControlParts>, database: &Database) {
-    let live = parts.live.load_full();
-    let status = InstanceStatus {
-        program: env!("CARGO_PKG_VERSION").to_owned(),
-        epoch: live.epoch(),
-        revision: live.revision(),
-        version: live.version,
-        digest: live.digest.to_string(),
-        rejected_rows: parts.tables.counts().2,
-    };
-    let Ok(text) = serde_json::to_string(&status) else {
-        return;
-    };
-    let report = InstanceReport {
-        id: parts.instance.clone(),
-        status: text,
-        seen_at: now_ms(),
-    };
-    // An unavailable database shows at the next read.
-    let _ = timeout(REPORT_TIMEOUT, database.report_instance(&report)).await;
-    let seen_since = now_ms().saturating_sub(report_age(parts.options.database_poll));
-    if let Ok(reports) = database.instances(seen_since).await {
-        let differs = statuses(&reports).any(|other| other.digest != status.digest);
-        parts.gate.metrics().control.differ.set(differs.into());
-    }
-}
-
-/// The readable statuses of reports.
-pub(super) fn statuses(reports: &[InstanceReport]) -> impl Iterator<Item = InstanceStatus> {
-    reports
-        .iter()
-        .filter_map(|report| serde_json::from_str(&report.status).ok())
-}
-
-/// The age in milliseconds up to which a report counts as that of a live instance.
-pub(super) fn report_age(poll: Duration) -> u64 {
-    u64::try_from(poll.as_millis()).unwrap_or(u64::MAX).saturating_mul(3)
-}
-
 /// An interval, by at most a fifth shorter or longer, so that a fleet does not read at once.
 fn jittered(interval: Duration) -> Duration {
     interval.mul_f64(fastrand::f64().mul_add(0.4, 0.8))
@@ -550,7 +489,6 @@ impl Pace {
 const APPLICATIONS_MAX: usize = 10;
 const APPLICATIONS_PERIOD: Duration = Duration::from_secs(1);
 const CHANGES_MAX: usize = 5_000;
-const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests;

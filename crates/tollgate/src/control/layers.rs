@@ -7,6 +7,7 @@ use super::feed::head::{CacheHead, Judgement, judge};
 use super::feed::reader::{CacheReader, Fetched};
 use super::feed::snapshot::RowSnapshot;
 use super::feed::{RecentChanges, Signer};
+use super::fleet::Fleet;
 use super::model::{Change, ChangeBody, DatabaseHead, Digest, OverrideRow, SetFile, SubjectAttribute};
 use super::state::{LiveState, RuleLayer, RulesOrigin};
 use super::tables::{RowTables, TableEdits};
@@ -48,6 +49,7 @@ pub(super) struct ControlParts {
     /// The last changes, for the log of the cache.
     pub(super) recent: Mutex<RecentChanges>,
     pub(super) health: Mutex<FollowerHealth>,
+    pub(super) fleet: Fleet,
     /// The id of this instance.
     pub(super) instance: String,
 }
@@ -84,6 +86,8 @@ pub(super) struct FollowerHealth {
     pub(super) is_cache_empty: bool,
     /// The highest valid head of the cache.
     pub(super) seen: Option<CacheHead>,
+    /// The highest epoch and revision that live instances of the same database report.
+    pub(super) reported: (u64, u64),
     /// The time since which there is a newer head.
     pub(super) behind_since: Option<Instant>,
     /// The digest of the set that was rejected, and the generation of the file layer it was compiled with.

@@ -3,6 +3,7 @@
 use super::database::Database;
 use super::disk::Disk;
 use super::feed::Signer;
+use super::fleet::Fleet;
 use super::follower;
 use super::layers::{ControlParts, FollowerHealth, Incoming, LiveRows, WholeState, layer_of};
 use super::state::{CacheStatus, ControlStatus, DatabaseStatus, LiveState, RuleCounts, RuleLayer};
@@ -106,6 +107,7 @@ impl Control {
         let signer = Signer::new(options.secret.as_ref().map(ControlSecret::bytes), scope);
         if cache.is_some() && !signer.has_secret() {
             tracing::warn!("write access to the shared store is write access to rules; set control.secret");
+            gate.metrics().control.unsigned.set(1);
         }
         let parts = Arc::new(ControlParts {
             options: ControlOptions { is_managed, ..options },
@@ -122,6 +124,7 @@ impl Control {
             disk: Mutex::new(disk),
             prepared: Mutex::new(None),
             health: Mutex::new(FollowerHealth::default()),
+            fleet: Fleet::default(),
             instance: format!("{:016x}", fastrand::u64(..)),
         });
         let files = {

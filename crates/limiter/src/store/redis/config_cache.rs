@@ -291,6 +291,10 @@ impl ConfigCache {
     /// # Errors
     /// [`CacheError::Invalid`] if the next entry is not one of ours, or has more than [`CACHE_VALUE_MAX`] bytes.
     pub async fn log_after(&self, id: LogId, count: usize) -> Result<Vec<LogEntry>, CacheError> {
+        if (id.epoch, id.revision) == (u64::MAX, u64::MAX) {
+            // The server takes no interval behind it.
+            return Ok(Vec::new());
+        }
         self.log(&format!("({id}"), count.clamp(1, LOG_COUNT_MAX)).await
     }
 

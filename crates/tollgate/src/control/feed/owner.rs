@@ -4,7 +4,7 @@ use super::claim::{Claim, ClaimState};
 use crate::control::database::{AdoptRequest, Database, SeenNumbers};
 use crate::control::layers::ControlParts;
 use crate::control::model::{Author, DatabaseHead};
-use crate::control::{ControlError, ControlResult};
+use crate::control::{ControlError, ControlResult, fleet};
 use crate::data_dir::LockError;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,21 +64,29 @@ impl ControlParts {
             let is_other_chain =
                 (other.epoch, other.revision) == (head.epoch, head.revision) && other.chain != head.chain;
             if is_other_chain || (other.epoch, other.revision) > (head.epoch, head.revision) {
-                let text = format!(
-                    "it is at epoch {} revision {}, and epoch {} revision {} was applied or seen",
-                    head.epoch, head.revision, other.epoch, other.revision
-                );
-                if self.health().regressed.replace(text.clone()).is_none() {
-                    tracing::error!(
-                        reason = text,
-                        "control_regressed: the database is behind; run `tollgate control adopt`"
-                    );
-                }
-                return Err(regressed(&text));
+                return Err(self.note_regressed(head, (other.epoch, other.revision)));
             }
+        }
+        let reported = self.health().reported;
+        if reported > (head.epoch, head.revision) {
+            return Err(self.note_regressed(head, reported));
         }
         self.health().regressed = None;
         Ok(())
+    }
+
+    fn note_regressed(&self, head: &DatabaseHead, seen: (u64, u64)) -> ControlError {
+        let text = format!(
+            "it is at epoch {} revision {}, and epoch {} revision {} was applied or seen",
+            head.epoch, head.revision, seen.0, seen.1
+        );
+        if self.health().regressed.replace(text.clone()).is_none() {
+            tracing::error!(
+                reason = text,
+                "control_regressed: the database is behind; run `tollgate control adopt`"
+            );
+        }
+        regressed(&text)
     }
 
     /// Checks the claim of a database that exists. It is written while the cache is away, too: rows and rollbacks work then.
@@ -104,7 +112,7 @@ impl ControlParts {
     }
 
     /// Claims the fleet for a database that is about to be created.
-    async fn claim_new(&self, database: &Database) -> ControlResult<()> {
+    async fn claim_new(self: &Arc<Self>, database: &Database) -> ControlResult<()> {
         if let Some(head) = &self.live.load().head {
             // Even if the claim has lapsed: the one it follows may return.
             return Err(match self.cache.is_none() || database.kind() == "postgres" {
@@ -124,6 +132,13 @@ impl ControlParts {
             .map_err(|error| unchecked(error.into_cache_error()))?;
         if let Some(head) = read.head {
             return Err(other_database(&head.head));
+        }
+        let fleet = fleet::view(self).await;
+        let mut statuses = fleet.instances.iter().map(|instance| &instance.status);
+        if let Some(status) = statuses.find(|status| !status.database_id.is_empty()) {
+            let id = &status.database_id;
+            let text = format!("a live instance follows database {id}; send the change to its control service");
+            return Err(ControlError::OtherDatabase(text));
         }
         let new = Database::new_id()?;
         // One id for all writes that arrive before it is created.
@@ -183,6 +198,11 @@ impl ControlParts {
             numbers.revision = numbers.revision.max(head.revision);
             numbers.version = numbers.version.max(head.live_version);
         }
+        for instance in fleet::view(self).await.instances {
+            numbers.epoch = numbers.epoch.max(instance.status.epoch);
+            numbers.revision = numbers.revision.max(instance.status.revision);
+            numbers.version = numbers.version.max(instance.status.version);
+        }
         let id = Database::new_id()?;
         if let Some(reader) = &reader {
             let moved = reader.move_claim(&self.claim_of(&id), self.options.cache_ttl).await;
@@ -199,6 +219,7 @@ impl ControlParts {
             let mut health = self.health();
             health.database_id = Some(id);
             (health.forked, health.regressed, health.other_database) = (None, None, None);
+            (health.seen, health.reported) = (None, (0, 0));
         }
         tracing::info!(
             epoch = committed.head.epoch,

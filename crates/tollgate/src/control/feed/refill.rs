@@ -11,6 +11,7 @@ use super::reader::{CacheReader, FetchError};
 use super::set::encode_set;
 use super::snapshot::{RowSnapshot, SNAPSHOTS, SnapshotList};
 use crate::control::database::{Database, now_ms};
+use crate::control::fleet;
 use crate::control::layers::ControlParts;
 use crate::control::model::{Change, DatabaseHead, SetFile};
 use crate::control::state::LiveState;
@@ -65,6 +66,9 @@ pub(in crate::control) async fn refill(parts: &Arc<ControlParts>) {
         if occasion == Occasion::Interval && !has_lease(parts, &database).await {
             continue;
         }
+        if occasion == Occasion::Interval {
+            note_reported(parts, &head).await;
+        }
         let round = Round {
             parts,
             reader: &reader,
@@ -84,6 +88,16 @@ pub(in crate::control) async fn refill(parts: &Arc<ControlParts>) {
             Err(_) => {}
         }
     }
+}
+
+/// Records the highest position that live instances have of a head's database.
+async fn note_reported(parts: &Arc<ControlParts>, head: &DatabaseHead) {
+    let view = fleet::view(parts).await;
+    let statuses = view.instances.iter().map(|instance| &instance.status);
+    let same = statuses.filter(|status| status.database_id == head.database_id);
+    let reported = same.map(|status| (status.epoch, status.revision)).max();
+    let mut health = parts.health();
+    health.reported = health.reported.max(reported.unwrap_or_default());
 }
 
 /// Keeps the script of decisions loaded on every server, without end.

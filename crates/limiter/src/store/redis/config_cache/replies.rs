@@ -37,7 +37,7 @@ pub(super) fn effect(reply: Reply) -> Result<bool, CacheError> {
         Ok(Value::Nil) => Ok(false),
         Ok(_) => Err(unexpected()),
         // An id that is not above the last.
-        Err(CacheError::Invalid(text)) if text.contains("equal or smaller") => Ok(false),
+        Err(CacheError::Invalid(text)) if text.contains("The ID specified in XADD") => Ok(false),
         Err(error) => Err(error),
     }
 }
