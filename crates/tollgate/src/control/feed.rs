@@ -17,6 +17,8 @@ pub mod snapshot;
 
 #[cfg(test)]
 mod attack_tests;
+#[cfg(test)]
+mod cache_tests;
 
 pub use signer::Signer;
 

@@ -57,6 +57,11 @@ pub(crate) struct CommandOutput {
 
 impl ControlServer {
     pub(crate) fn start(folder: &TestFolder) -> Self {
+        Self::start_with(folder, &[])
+    }
+
+    /// With more arguments.
+    pub(crate) fn start_with(folder: &TestFolder, args: &[&str]) -> Self {
         let mut command = command(folder);
         command.args([
             "serve",
@@ -65,7 +70,7 @@ impl ControlServer {
             "--set",
             "server.admin=127.0.0.1:0",
         ]);
-        command.args(["--set", "data_dir=data"]);
+        command.args(["--set", "data_dir=data"]).args(args);
         for name in [
             "TOLLGATE_SERVER__GRPC",
             "TOLLGATE_SERVER__RESP",
@@ -89,6 +94,13 @@ impl ControlServer {
             banner,
             token: String::new(),
         }
+    }
+
+    /// Creates the first admin.
+    pub(crate) fn set_up(&mut self, folder: &TestFolder) {
+        let text = self.succeed(folder, &["token", "add", "ops", "--setup", &self.setup_code()]);
+        let token = text.lines().find_map(|line| line.strip_prefix("token: "));
+        token.unwrap_or_else(|| panic!("{text}")).clone_into(&mut self.token);
     }
 
     /// The text after a label of the banner.
