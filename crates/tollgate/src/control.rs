@@ -26,7 +26,9 @@ pub use error::{ControlError, InstanceProblems};
 pub use fleet::{FleetInstance, FleetView, InstanceStatus};
 pub use problem::SetProblem;
 pub use start::{ControlSecret, DatabaseChoice};
-pub use state::{ControlStatus, DatabaseStatus, LiveState, RejectedRow, RuleCounts, RuleLayer, RuleText, RulesOrigin};
+pub use state::{
+    CacheStatus, ControlStatus, DatabaseStatus, LiveState, RejectedRow, RuleCounts, RuleLayer, RuleText, RulesOrigin,
+};
 pub use write::{
     AttributeWrite, CheckedSet, PlannedSet, PublishOptions, PublishSet, Published, RowWrite, WriteOptions, Written,
 };
@@ -132,7 +134,7 @@ impl Control {
         self.parts.wait_applied(revision, timeout).await
     }
 
-    /// Runs the follower, expiry and retention without end.
+    /// Runs the follower, expiry, retention and the cache without end.
     pub async fn run(self) {
         tokio::join!(
             follower::follow(&self.parts),
@@ -141,7 +143,19 @@ impl Control {
             expiry::keep_synced(&self.parts),
             fleet::report(&self.parts),
             fleet::vote(&self.parts),
+            feed::refill::refill(&self.parts),
+            feed::refill::preload(&self.parts),
+            self.parts.gate.recent_attempts().keep_recording(),
         );
+    }
+
+    /// Makes the database of this instance the one that all instances follow, in a new epoch: after a restored backup, or a failover that
+    /// lost commits.
+    ///
+    /// # Errors
+    /// No database, or it or the shared store does not answer.
+    pub async fn adopt(&self, author: Author) -> ControlResult<model::DatabaseHead> {
+        self.parts.adopt(author).await
     }
 
     /// The rows after a key, in the order of their keys: from the database, or from memory while it is away.

@@ -214,6 +214,11 @@ impl ConfigCache {
         }
     }
 
+    /// The prefix of every key, with the tag: instances with another one are of another fleet.
+    pub fn prefix(&self) -> &str {
+        &self.shared.prefix
+    }
+
     /// The values of keys, in this order, as they were at one instant. `None` for one that does not exist.
     ///
     /// # Errors
