@@ -1,4 +1,5 @@
 //! The control plane from a shell: a server, the commands, and the walkthrough of `docs/control-plane.md`.
 
+mod fleet;
 mod program;
 mod walkthrough;
