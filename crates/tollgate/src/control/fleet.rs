@@ -15,7 +15,7 @@ pub(super) use self::voter::vote;
 
 use self::link::{LinkError, write_status};
 use super::Control;
-use super::follower::unix_ms;
+use super::database::now_ms;
 use super::layers::ControlParts;
 use super::model::Digest;
 use super::plan::FORMAT;
@@ -244,7 +244,7 @@ pub(super) fn own_status(parts: &Arc<ControlParts>) -> InstanceStatus {
         .is_waiting(),
         error: error.map(|error| error.chars().take(ERROR_CHARACTERS_MAX).collect()),
         left: state.has_left,
-        at: unix_ms(),
+        at: now_ms(),
         preparing: state.preparing.clone(),
         vote: state.vote.clone(),
     }

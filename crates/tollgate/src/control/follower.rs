@@ -16,8 +16,6 @@ use tokio::sync::{broadcast, watch};
 use tokio::time::sleep_until;
 use tollgate_limiter::store::redis::ConfigCache;
 
-pub(super) use super::database::now_ms as unix_ms;
-
 /// Follows the database and the cache without end.
 pub(super) async fn follow(parts: &Arc<ControlParts>) {
     let mut hints = parts.database.as_ref().map(Database::listen);

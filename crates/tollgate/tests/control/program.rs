@@ -60,8 +60,8 @@ impl ControlServer {
         Self::start_with(folder, &[])
     }
 
-    /// With more arguments.
-    pub(crate) fn start_with(folder: &TestFolder, args: &[&str]) -> Self {
+    /// The same with further settings, `name=value`.
+    pub(crate) fn start_with(folder: &TestFolder, settings: &[&str]) -> Self {
         let mut command = command(folder);
         command.args([
             "serve",
@@ -70,7 +70,8 @@ impl ControlServer {
             "--set",
             "server.admin=127.0.0.1:0",
         ]);
-        command.args(["--set", "data_dir=data"]).args(args);
+        command.args(["--set", "data_dir=data"]);
+        command.args(settings.iter().flat_map(|setting| ["--set", setting]));
         for name in [
             "TOLLGATE_SERVER__GRPC",
             "TOLLGATE_SERVER__RESP",
@@ -148,6 +149,22 @@ impl ControlServer {
         let output = self.run(folder, args);
         assert_eq!(output.code, Some(0), "{args:?}: {output:?}");
         output.stdout
+    }
+}
+
+impl ControlServer {
+    /// Asks it to stop in good order, and waits for it.
+    pub(crate) fn stop(&mut self) {
+        let id = self.child.id().to_string();
+        let asked = Command::new("kill").args(["-TERM", &id]).status();
+        assert!(asked.expect("kill can be run").success());
+        self.child.wait().expect("it ends");
+    }
+
+    /// Ends it at once.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

@@ -1,8 +1,7 @@
 //! The way instances see each other: sealed values in the shared store, or rows of a PostgreSQL database.
 
 use super::{FleetInstance, PrepareRequest, Vote, own_status};
-use crate::control::database::{Database, DatabaseError, InstanceReport};
-use crate::control::follower::unix_ms;
+use crate::control::database::{Database, DatabaseError, InstanceReport, now_ms};
 use crate::control::layers::ControlParts;
 use std::collections::HashMap;
 use std::fmt;
@@ -98,7 +97,7 @@ pub(in crate::control) async fn statuses(parts: &ControlParts) -> Result<Statuse
     match link(parts) {
         Link::Alone => {}
         Link::Cache(cache) => {
-            let ids = cache.instances(unix_ms().saturating_sub(INDEX_AGE_MS)).await?;
+            let ids = cache.instances(now_ms().saturating_sub(INDEX_AGE_MS)).await?;
             for ids in ids.chunks(READ_MAX) {
                 let names: Vec<String> = ids.iter().map(|id| status_name(id)).collect();
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -118,7 +117,7 @@ pub(in crate::control) async fn statuses(parts: &ControlParts) -> Result<Statuse
             }
         }
         Link::Database(database) => {
-            for report in database.instances(unix_ms().saturating_sub(REPORT_AGE_MS)).await? {
+            for report in database.instances(now_ms().saturating_sub(REPORT_AGE_MS)).await? {
                 match serde_json::from_str(&report.status) {
                     Ok(status) => statuses.instances.push(FleetInstance { id: report.id, status }),
                     Err(_) => statuses.unverified += 1,

@@ -139,7 +139,7 @@ impl Mute {
     async fn report(&self, change: impl FnOnce(&mut InstanceStatus)) {
         let mut status = InstanceStatus {
             formats: FORMAT,
-            at: unix_ms(),
+            at: now_ms(),
             ..InstanceStatus::default()
         };
         change(&mut status);
@@ -152,7 +152,7 @@ impl Mute {
         let name = "i:mute";
         let index = CacheWrite::Index {
             member: Self::ID,
-            seen_ms: unix_ms(),
+            seen_ms: now_ms(),
             ttl,
         };
         self.cache

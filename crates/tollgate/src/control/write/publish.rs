@@ -276,10 +276,13 @@ pub(in crate::control) async fn prepare_here(
     files: Vec<SetFile>,
 ) -> ControlResult<PreparedSet> {
     let prepared = ready(parts, files).await?.into_prepared();
-    let (tables, rules) = (Arc::clone(&parts.tables), prepared.rules.clone());
+    let (owned, rules) = (Arc::clone(parts), prepared.rules.clone());
     // Rows that do not fit are the publisher's to judge; that they can be tried is ours.
-    let amended = tokio::task::spawn_blocking(move || drop(tables.amended(&rules)));
-    amended.await.map_err(|error| rejected(&error))?;
+    let probe = tokio::task::spawn_blocking(move || {
+        let (amended, _, _) = owned.tables.amended(&rules);
+        owned.gate.recent_attempts().plan_all(&amended);
+    });
+    probe.await.map_err(|error| rejected(&error))?;
     Ok(prepared)
 }
 
