@@ -18,7 +18,7 @@ pub(super) async fn expire_rows(parts: &Arc<ControlParts>) {
         let Some(database) = parts.database.as_ref().filter(|_| is_due) else {
             continue;
         };
-        if !parts.may_read() || parts.health().is_forked || !has_lease(parts, database, "expiry", LEASE_MS).await {
+        if !parts.may_read() || !parts.is_database_current() || !has_lease(parts, database, "expiry", LEASE_MS).await {
             continue;
         }
         if let Err(error) = delete_expired(parts, database).await {
@@ -76,7 +76,7 @@ pub(super) async fn prune(parts: &Arc<ControlParts>) {
     loop {
         sleep(std::mem::replace(&mut pause, HOUR)).await;
         let Some(database) = parts.database.as_ref() else { continue };
-        let is_written = parts.live.load().head.is_some() && !parts.health().is_forked;
+        let is_written = parts.live.load().head.is_some() && parts.is_database_current();
         if !is_written || !parts.may_read() || !has_lease(parts, database, "retention", HOURLY_LEASE_MS).await {
             continue;
         }
@@ -84,7 +84,12 @@ pub(super) async fn prune(parts: &Arc<ControlParts>) {
             tracing::warn!(%error, "the audit chain cannot be anchored; trying again in an hour");
         }
         match database.verify_audit(None).await {
-            Ok(report) => parts.gate.metrics().control.audit_broken.set((!report.is_intact()).into()),
+            Ok(report) => parts
+                .gate
+                .metrics()
+                .control
+                .audit_broken
+                .set((!report.is_intact()).into()),
             Err(error) => tracing::warn!(%error, "the audit log cannot be verified; trying again in an hour"),
         }
         if let Err(error) = prune_all(database, retention).await {

@@ -1,5 +1,7 @@
 //! The gate: the one place front ends call, and the only place where verdicts are timed and counted.
 
+mod recent_attempts;
+
 use super::admission::{AdmissionControl, ConfiguredRules, Denial, Health};
 use super::observers::{ObservedVerdict, VerdictEvent, VerdictObserver};
 #[cfg(test)]
@@ -21,6 +23,7 @@ use tollgate_limiter::{
     self as limiter, AttemptItem, CheckResult, CombinedVerdict, Direction, Fingerprint, ForgetError, ItemVerdict,
 };
 
+pub use self::recent_attempts::RecentAttempts;
 pub use super::admission::Phase;
 
 /// The active rules, their store, admission and the observers of verdicts.
@@ -37,6 +40,7 @@ pub struct Gate {
     admission: AdmissionControl,
     compat: RatelimitCompat,
     telemetry: Telemetry,
+    recent_attempts: RecentAttempts,
     stopwatch: Stopwatch,
 }
 
@@ -70,6 +74,7 @@ impl Gate {
             admission: AdmissionControl::new(),
             compat: RatelimitCompat::default(),
             telemetry,
+            recent_attempts: RecentAttempts::default(),
             stopwatch: Stopwatch::new(),
         }
     }
@@ -298,6 +303,11 @@ impl Gate {
         &self.store
     }
 
+    /// The last distinct attempts.
+    pub fn recent_attempts(&self) -> &RecentAttempts {
+        &self.recent_attempts
+    }
+
     /// The values of the metrics.
     pub fn metrics(&self) -> &Metrics {
         self.telemetry.metrics()
@@ -407,6 +417,7 @@ impl RulesSnapshot<'_> {
     fn observe(&self, event: &VerdictEvent<'_>) {
         #[cfg(test)]
         assert_ne!(event.attempt.domain, PANIC_DOMAIN, "injected");
+        self.gate.recent_attempts.record(event.attempt);
         let observers = self.gate.telemetry.metrics().observers();
         observers.record(&self.active_rules.observer_state, event);
     }

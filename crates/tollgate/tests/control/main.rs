@@ -2,7 +2,9 @@
 
 mod commands;
 mod failures;
+mod fleet;
 mod page;
 mod program;
+mod propagation;
 mod stub;
 mod walkthrough;
