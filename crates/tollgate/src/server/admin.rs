@@ -4,6 +4,7 @@
 //! needs; `admin/service.rs` guards them; `admin/endpoints/` has them by subject. It knows the control plane and no SQL.
 
 mod access;
+mod audit_queue;
 mod connection;
 mod cursors;
 mod endpoints;

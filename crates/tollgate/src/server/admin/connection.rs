@@ -83,9 +83,14 @@ impl FrontEnd for AdminFrontEnd {
         let drain = self.service.options.drain;
         serve_http(stream, &limits(), drain, stage, move |request, guard| {
             let mut router = self.router.clone();
+            // Before anything else: a page that resolves its own name to our address learns nothing, not even which paths exist.
+            let checked = self.service.browser.check_host(request.uri(), request.headers());
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(Peer(peer));
             async move {
+                if let Err(problem) = checked {
+                    return response(problem);
+                }
                 // In a task: a panic ends this request only.
                 let called = tokio::spawn(async move { router.call(request).await }).await;
                 drop(guard);
