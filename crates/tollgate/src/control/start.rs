@@ -99,6 +99,13 @@ impl Control {
                 None
             }
         };
+        let is_new_file = *choice == DatabaseChoice::DataDir && database.is_some() && !disk.database_path().exists();
+        gate.metrics().control.database_up.set(is_new_file.into());
+        let start_timeout = if found.is_some() {
+            START_TIMEOUT
+        } else {
+            START_TIMEOUT_MAX
+        };
         let parts = Arc::new(ControlParts {
             options: ControlOptions { is_managed, ..options },
             database,
@@ -110,7 +117,11 @@ impl Control {
             wake: Notify::new(),
             disk: Mutex::new(disk),
             prepared: Mutex::new(None),
-            health: Mutex::new(FollowerHealth::default()),
+            health: Mutex::new(FollowerHealth {
+                // A file that does not exist yet answers: there is nothing in it.
+                is_up: is_new_file,
+                ..FollowerHealth::default()
+            }),
             instance: format!("{:016x}", fastrand::u64(..)),
         });
         let files = {
@@ -129,7 +140,7 @@ impl Control {
             && let Some(database) = parts.database.clone()
         {
             // The follower goes on where this ends.
-            let _ = timeout(START_TIMEOUT, follower::catch_up(&parts, &database)).await;
+            let _ = timeout(start_timeout, follower::catch_up(&parts, &database)).await;
         }
         Ok(Self { parts })
     }
@@ -142,7 +153,8 @@ impl Control {
         }
         let live = self.parts.live.load();
         match &live.head {
-            None => !self.parts.health().is_up,
+            // Only a database that was read says that there is nothing.
+            None => !(self.parts.may_read() && self.parts.health().is_up),
             Some(head) => head.live_version > 0 && live.version == 0,
         }
     }
@@ -195,6 +207,9 @@ pub(super) fn status(parts: &ControlParts) -> ControlStatus {
     }
 }
 
-const START_TIMEOUT: Duration = Duration::from_secs(3);
+/// The wait for the database of a server that has rules of its disk.
+const START_TIMEOUT: Duration = Duration::from_secs(1);
+/// The same for one that has none.
+const START_TIMEOUT_MAX: Duration = Duration::from_secs(3);
 const READY_INTERVAL: Duration = Duration::from_millis(200);
 const REJECTED_SHOWN_MAX: usize = 100;

@@ -89,18 +89,18 @@ impl FrontEnd for AdminFrontEnd {
             request.extensions_mut().insert(Peer(peer));
             async move {
                 if let Err(problem) = checked {
-                    return response(problem);
+                    return Ok(response(problem));
                 }
                 // In a task: a panic ends this request only.
                 let called = tokio::spawn(async move { router.call(request).await }).await;
                 drop(guard);
                 match called {
-                    Ok(Ok(response)) => response,
-                    Ok(Err(never)) => match never {},
+                    Ok(responded) => responded,
                     Err(_) => {
                         tracing::error!("a request of the admin API panicked; the others are served");
                         let detail = "the request failed; see the log of the server";
-                        response(AdminProblem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail))
+                        let problem = AdminProblem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail);
+                        Ok(response(problem))
                     }
                 }
             }

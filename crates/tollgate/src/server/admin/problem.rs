@@ -34,6 +34,11 @@ impl AdminProblem {
         }
     }
 
+    /// The text for the caller.
+    pub(in crate::server::admin) fn detail(&self) -> &str {
+        &self.detail
+    }
+
     /// A request that cannot be read.
     pub(in crate::server::admin) fn malformed(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "malformed", detail)

@@ -45,7 +45,7 @@ pub struct LiveSummary {
     pub revision: Option<u64>,
     /// The digest of all layers.
     pub digest: String,
-    /// The origin: `file`, `database` or `disk`.
+    /// The origin: `file`, `cache`, `database` or `disk`.
     pub source: &'static str,
     /// The time at which it was applied.
     pub since: Instant,
@@ -112,7 +112,7 @@ impl ControlMetrics {
             None,
             MetricType::Gauge,
         )?;
-        for name in ["file", "database", "disk"] {
+        for name in ["file", "cache", "database", "disk"] {
             let labels = [("source", name)];
             ConstGauge::new(i64::from(live.source == name)).encode(source.encode_family(&labels)?)?;
         }

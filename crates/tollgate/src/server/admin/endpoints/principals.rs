@@ -5,7 +5,7 @@ use super::sessions::{PASSWORD_BYTES_MAX, hashing_failed};
 use crate::control::database::DatabaseError;
 use crate::control::model::{Principal, PrincipalKind, Role};
 use crate::server::admin::access::rights::role_name;
-use crate::server::admin::access::secrets::{digest, random_hex};
+use crate::server::admin::access::secrets::{PasswordHashing, digest, random_hex};
 use crate::server::admin::access::{is_active, now_ms};
 use crate::server::admin::problem::AdminProblem;
 use crate::server::admin::reply::Reply;
@@ -56,7 +56,8 @@ pub(in crate::server::admin) async fn add_user(call: Call) -> EndpointResult {
     check_name(&body.name)?;
     let generated = body.password.is_none().then(|| random_hex(16));
     let password = generated.clone().or(body.password.take()).unwrap_or_default();
-    let principal = new_user(&call, &body.name, body.role, password).await?;
+    let passwords = &call.service.access.passwords;
+    let principal = new_user(passwords, &body.name, body.role, password).await?;
     add(&call, principal, body, generated.map(|password| ("password", password))).await
 }
 
@@ -155,24 +156,23 @@ async fn disable(call: &Call, kind: PrincipalKind) -> EndpointResult {
 }
 
 /// A user with a password.
-pub(super) async fn new_user(call: &Call, name: &str, role: Role, password: String) -> Result<Principal, AdminProblem> {
+pub(in crate::server::admin) async fn new_user(
+    passwords: &PasswordHashing,
+    name: &str,
+    role: Role,
+    password: String,
+) -> Result<Principal, AdminProblem> {
     if password.chars().count() < PASSWORD_MIN || password.len() > PASSWORD_BYTES_MAX {
         let detail =
             format!("a password has at least {PASSWORD_MIN} characters, and at most {PASSWORD_BYTES_MAX} bytes");
         return Err(AdminProblem::field("password", detail));
     }
-    let secret = call
-        .service
-        .access
-        .passwords
-        .hash(password)
-        .await
-        .map_err(hashing_failed)?;
+    let secret = passwords.hash(password).await.map_err(hashing_failed)?;
     Ok(principal(random_hex(8), PrincipalKind::User, name, role, secret))
 }
 
 /// A token's principal, and the token.
-pub(super) fn new_token(name: &str, role: Role) -> (Principal, String) {
+pub(in crate::server::admin) fn new_token(name: &str, role: Role) -> (Principal, String) {
     let (id, secret) = (random_hex(8), random_hex(32));
     let token = format!("tgt_{id}_{secret}");
     let hash = digest(secret.as_bytes()).to_string();
@@ -196,7 +196,7 @@ fn principal(id: String, kind: PrincipalKind, name: &str, role: Role, secret: St
 }
 
 /// Rejects a name that is not one of a principal.
-pub(super) fn check_name(name: &str) -> Result<(), AdminProblem> {
+pub(in crate::server::admin) fn check_name(name: &str) -> Result<(), AdminProblem> {
     let is_valid = |character: char| character.is_alphanumeric() || "._-@+".contains(character);
     let is_reserved = ["system", "anonymous", "view", "setup"].contains(&name);
     match (1..=64).contains(&name.len()) && name.chars().all(is_valid) && !is_reserved {
@@ -209,7 +209,7 @@ pub(super) fn check_name(name: &str) -> Result<(), AdminProblem> {
 }
 
 /// A principal without its secret.
-pub(super) fn principal_item(principal: &Principal) -> Value {
+pub(in crate::server::admin) fn principal_item(principal: &Principal) -> Value {
     json!({
         "id": principal.id,
         "kind": principal.kind,
@@ -225,7 +225,7 @@ pub(super) fn principal_item(principal: &Principal) -> Value {
 }
 
 /// Adds a member.
-pub(super) fn insert(item: &mut Value, name: &str, value: impl Into<Value>) {
+pub(in crate::server::admin) fn insert(item: &mut Value, name: &str, value: impl Into<Value>) {
     if let Value::Object(members) = item {
         members.insert(name.to_owned(), value.into());
     }

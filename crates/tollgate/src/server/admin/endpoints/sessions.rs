@@ -57,7 +57,10 @@ pub(in crate::server::admin) async fn setup(call: Call) -> EndpointResult {
         (principal, Some(token))
     } else {
         let password = body.password.unwrap_or_default();
-        (new_user(&call, &body.name, Role::Admin, password).await?, None)
+        (
+            new_user(&access.passwords, &body.name, Role::Admin, password).await?,
+            None,
+        )
     };
     principal.created_by = "setup".to_owned();
     let database = call.control().writable_database().await?;
