@@ -14,6 +14,7 @@ use std::time::Instant;
 #[derive(Debug, Default)]
 pub struct ControlMetrics {
     live: ArcSwapOption<LiveSummary>,
+    fleet_warnings: ArcSwapOption<Vec<String>>,
     /// Age in seconds of the newest head that is not applied yet; 0: none.
     pub lag_seconds: AlignedCount,
     /// 1 while live instances report different digests.
@@ -59,6 +60,16 @@ impl ControlMetrics {
     /// The managed state; none: the server has no control plane.
     pub fn live(&self) -> Option<Arc<LiveSummary>> {
         self.live.load_full()
+    }
+
+    /// Warnings about the fleet, for `/readyz`.
+    pub fn fleet_warnings(&self) -> Option<Arc<Vec<String>>> {
+        self.fleet_warnings.load_full()
+    }
+
+    /// Sets the warnings about the fleet.
+    pub fn set_fleet_warnings(&self, warnings: Vec<String>) {
+        self.fleet_warnings.store(Some(Arc::new(warnings)));
     }
 
     /// Sets the managed state.
