@@ -77,10 +77,16 @@ impl AdminArgs {
             ca: self.ca.as_deref(),
             address_source: "--admin-url or TOLLGATE_ADMIN_URL",
         };
+        let mut headers = call.headers;
+        if !has_token {
+            // What a page of the server itself sends: the server takes no other write without a token.
+            headers.push((HeaderName::from_static("x-tollgate"), "1".to_owned()));
+            headers.push((HeaderName::from_static("sec-fetch-site"), "same-origin".to_owned()));
+        }
         let response = endpoint.call(Call {
             method: call.method,
             path: format!("/v1{}{}", call.path, call.query),
-            headers: call.headers,
+            headers,
             body: call.body,
             timeout: call.timeout,
         })?;
@@ -135,7 +141,11 @@ impl AdminArgs {
         match self.call(call) {
             Ok(response) => {
                 let tag = response.headers.get(ETAG).and_then(|value| value.to_str().ok());
-                let missing = || Failure::error("the response has no ETag; is a proxy removing it?");
+                let missing = || {
+                    Failure::error(
+                        "the response has no ETag; does a proxy remove it, or is this URL not the admin API?",
+                    )
+                };
                 tag.map(|tag| Some(tag.to_owned())).ok_or_else(missing)
             }
             Err(failure) if failure.problem_code == "not-found" => Ok(None),

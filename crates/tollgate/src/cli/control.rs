@@ -1,7 +1,7 @@
 //! `tollgate control`: the state of a control plane and of the instances that follow it.
 
 use super::admin::table::{cell, number, render};
-use super::admin::{AdminArgs, AdminCall, CommandResult, EXIT_REFUSED, date, finish, report};
+use super::admin::{AdminArgs, AdminCall, CommandResult, EXIT_REFUSED, Failure, date, finish, report};
 use clap::Subcommand;
 use hyper::Method;
 use serde_json::{Value, json};
@@ -45,7 +45,11 @@ impl Control {
 
 fn status(admin: &AdminArgs) -> CommandResult {
     let status = admin.json_with("database", AdminCall::new(Method::GET, "/status"))?;
-    let instances = admin.items("/instances", &[], INSTANCES_MAX)?;
+    let mut instances = admin.json_with("items", AdminCall::new(Method::GET, "/instances"))?;
+    let instances = instances.get_mut("items").map(Value::take);
+    let Some(Value::Array(instances)) = instances else {
+        return Err(Failure::unexpected("has no list of instances"));
+    };
     let problems = problems(&status);
     let mut text = version_text(&status);
     let database = status.get("database").unwrap_or(&Value::Null);
@@ -161,9 +165,6 @@ fn adopt(reason: &str, admin: &AdminArgs) -> CommandResult {
     );
     Ok(report(admin, &done, &text))
 }
-
-/// The most instances that are listed.
-const INSTANCES_MAX: usize = 1_000;
 
 #[cfg(test)]
 mod tests {

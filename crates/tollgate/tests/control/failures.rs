@@ -149,7 +149,7 @@ fn each_refusal_of_a_server_has_its_exit_code_and_its_next_step() {
             r#"{"code":"invalid","detail":"1 error","problems":[{"severity":"error","file":"a.yaml","line":4,"column":10,"width":4,"text":"not a limit","hint":"write 10/s"}]}"#,
             1,
             &[
-                "refused: 1 error\nrules/a.yaml:4:10: error: not a limit\n",
+                "refused: 1 problem\nrules/a.yaml:4:10: error: not a limit\n",
                 "4 |   limit: many\n",
                 "^^^^",
                 "write 10/s",

@@ -113,7 +113,8 @@ fn placeholder(word: &str, unit: Option<&str>) -> String {
         _ if is_date => "DATE",
         _ if is_time => "TIME",
         _ if is_hash => "HASH",
-        _ if is_number(core) && matches!(unit, Some("ms" | "s")) => "N",
+        // Of a limit it is the number after it that counts: what remains depends on the time between two commands.
+        _ if is_number(core) && matches!(unit, Some("ms" | "s" | "of")) => "N",
         "ms" | "s" => "SECONDS",
         _ => return word.to_owned(),
     };
@@ -136,7 +137,7 @@ fn placeholders_hide_only_what_differs_from_run_to_run() {
     }
     for (shown, found) in [
         ("version 1", "version 2"),
-        ("99 of 100 remaining", "98 of 100 remaining"),
+        ("99 of 100 remaining", "99 of 200 remaining"),
         ("a\nb\n", "a\n"),
         ("token: tgt_a_b", "token: x"),
         ("…\nb\n", "a\nb\nc\n"),

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A folder that goes with the test.
@@ -46,6 +46,7 @@ impl Drop for TestFolder {
 /// A server with a control plane, on ports of its own.
 pub(crate) struct ControlServer {
     child: Child,
+    stdout: BufReader<ChildStdout>,
     /// The lines it printed up to `ready`.
     pub(crate) banner: String,
     pub(crate) token: String,
@@ -73,36 +74,23 @@ impl ControlServer {
 
     /// The same with these flags.
     pub(crate) fn start_with_flags(folder: &TestFolder, flags: &[&str]) -> Self {
-        let mut command = command(folder);
-        command.args([
-            "serve",
-            "--set",
-            "server.http=127.0.0.1:0",
-            "--set",
-            "server.admin=127.0.0.1:0",
-        ]);
-        command.args(flags);
-        for name in [
-            "TOLLGATE_SERVER__GRPC",
-            "TOLLGATE_SERVER__RESP",
-            "TOLLGATE_SERVER__DEBUG",
-        ] {
-            command.env(name, "disabled");
-        }
+        let mut server = Self::spawn(serve(folder, &[&["--set", "server.admin=127.0.0.1:0"], flags].concat()));
+        server.read_until("ready");
+        server
+    }
+
+    /// A server that may not be ready yet.
+    pub(crate) fn spawn(mut command: Command) -> Self {
         let mut child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .expect("the program can be run");
-        let mut banner = String::new();
-        let mut stdout = BufReader::new(child.stdout.take().expect("it is a pipe"));
-        while !banner.ends_with("ready\n") {
-            let read = stdout.read_line(&mut banner).expect("it writes UTF-8");
-            assert!(read > 0, "it ended before it was ready: {banner}");
-        }
+        let stdout = BufReader::new(child.stdout.take().expect("it is a pipe"));
         Self {
             child,
-            banner,
+            stdout,
+            banner: String::new(),
             token: String::new(),
         }
     }
@@ -112,6 +100,26 @@ impl ControlServer {
         let text = self.succeed(folder, &["token", "add", "ops", "--setup", &self.setup_code()]);
         let token = text.lines().find_map(|line| line.strip_prefix("token: "));
         token.unwrap_or_else(|| panic!("{text}")).clone_into(&mut self.token);
+    }
+
+    /// Reads what it prints up to a line with this start.
+    pub(crate) fn read_until(&mut self, start: &str) {
+        let mut line = String::new();
+        while !line.starts_with(start) {
+            line.clear();
+            let read = self.stdout.read_line(&mut line).expect("it writes UTF-8");
+            assert!(read > 0, "it ended before it was ready: {}", self.banner);
+            self.banner.push_str(&line);
+        }
+    }
+
+    /// Asks it to stop, and waits until it has.
+    pub(crate) fn stop(mut self) {
+        let id = self.child.id().to_string();
+        let asked = Command::new("kill").args(["-TERM", &id]).status();
+        assert!(asked.is_ok_and(|asked| asked.success()), "it runs");
+        let status = self.child.wait().expect("it is a child");
+        assert_eq!(status.code(), Some(0), "it ends well");
     }
 
     /// The text after a label of the banner.
@@ -212,7 +220,22 @@ fn client(folder: &TestFolder, url: &str, token: &str, args: &[&str]) -> Command
     command
 }
 
-fn output(command: &mut Command) -> CommandOutput {
+/// `tollgate serve` with one front end and these flags.
+pub(crate) fn serve(folder: &TestFolder, flags: &[&str]) -> Command {
+    let mut command = command(folder);
+    command.args(["serve", "--set", "server.http=127.0.0.1:0"]).args(flags);
+    for name in [
+        "TOLLGATE_SERVER__GRPC",
+        "TOLLGATE_SERVER__RESP",
+        "TOLLGATE_SERVER__DEBUG",
+    ] {
+        command.env(name, "disabled");
+    }
+    command
+}
+
+/// Runs a command to its end.
+pub(crate) fn output(command: &mut Command) -> CommandOutput {
     let output = command.output().expect("the program can be run");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it writes UTF-8");
     CommandOutput {

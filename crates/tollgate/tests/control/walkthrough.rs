@@ -3,9 +3,13 @@
 use crate::page::{self, Step};
 use crate::program::{ControlServer, TestFolder};
 use std::process::{Command, Stdio};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 use tollgate_test_kit::postgres::Postgres;
 
-const PAGE: &str = include_str!("../../../../docs/control-plane.md");
+fn page() -> String {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/control-plane.md");
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
 
 /// A reader at a shell.
 struct Reader {
@@ -115,7 +119,7 @@ impl Reader {
 #[test]
 fn the_walkthrough_of_the_page_goes_as_it_is_written() {
     let mut reader = Reader::new();
-    let steps = page::steps(PAGE, &["From a file to a managed rule", "From Git"]);
+    let steps = page::steps(&page(), &["From a file to a managed rule", "From Git"]);
     assert!(steps.len() > 15, "the page has a walkthrough: {steps:?}");
     reader.follow(steps);
 }
@@ -123,9 +127,14 @@ fn the_walkthrough_of_the_page_goes_as_it_is_written() {
 #[test]
 fn the_fleet_of_the_page_shares_one_postgresql() {
     let postgres = Postgres::shared();
+    let redis = Server::start(ServerKind::Redis);
     let mut reader = Reader::new();
-    let shown = "postgres://tollgate@127.0.0.1/tollgate".to_owned();
-    reader.names.push((shown, postgres.create_database()));
-    reader.follow(page::steps(PAGE, &["A fleet with PostgreSQL"]));
+    for (shown, real) in [
+        ("postgres://tollgate@127.0.0.1/tollgate", postgres.create_database()),
+        ("redis://127.0.0.1:6379/0", redis.url()),
+    ] {
+        reader.names.push((shown.to_owned(), real));
+    }
+    reader.follow(page::steps(&page(), &["A fleet with PostgreSQL"]));
     assert_eq!(reader.servers.len(), 2);
 }

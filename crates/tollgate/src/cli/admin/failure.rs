@@ -82,7 +82,20 @@ impl Failure {
             | StatusCode::PRECONDITION_REQUIRED => EXIT_REFUSED,
             _ => EXIT_ERROR,
         };
+        let problems: Vec<ServerProblem> = match body.get("problems").and_then(Value::as_array) {
+            Some(problems) => problems.iter().map(ServerProblem::new).collect(),
+            None => Vec::new(),
+        };
+        let problem_code = member("code");
         let mut text = match (member("detail"), member("title")) {
+            // Another server, or another front end of this one.
+            _ if problem_code.is_empty() && response.status == StatusCode::NOT_FOUND => {
+                "there is no admin API at this URL".to_owned()
+            }
+            _ if problem_code == "invalid" && !problems.is_empty() => match problems.len() {
+                1 => "1 problem".to_owned(),
+                count => format!("{count} problems"),
+            },
             (detail, _) if !detail.is_empty() => detail,
             (_, title) if !title.is_empty() => title,
             _ => format!("server error {}", response.status),
@@ -97,7 +110,6 @@ impl Failure {
                 let _ = write!(text, "; {label} {value}");
             }
         }
-        let problem_code = member("code");
         let has_author = !author.is_empty();
         let next_step = match problem_code.as_str() {
             "" => IS_IT_TOLLGATE,
@@ -109,19 +121,21 @@ impl Failure {
             }
             "database-regressed" => "see `tollgate control status`; after a restore, `tollgate control adopt`",
             "stale" => "it was changed meanwhile: look at it and run again",
+            "setup-done" => "with the token of an admin, `tollgate token add NAME --role ROLE` adds another",
+            "code" => "copy it from the line `setup:`; every start has another",
+            _ if text.ends_with("needs a reason") => "add --reason",
             _ => match response.status {
                 StatusCode::FORBIDDEN => "use a credential that has this right",
                 StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => "retry later",
                 _ => "",
             },
         };
-        let problems = body.get("problems").and_then(Value::as_array);
         Self {
             code,
             text,
             next_step: next_step.to_owned(),
             problem_code,
-            problems: problems.into_iter().flatten().map(ServerProblem::new).collect(),
+            problems,
             lines: [row_lines(&body), instance_lines(&body)].concat(),
         }
     }
@@ -157,6 +171,12 @@ impl Failure {
         self
     }
 
+    /// The same for a write of a single item, which has no lines.
+    pub(crate) fn without_lines(mut self) -> Self {
+        self.problems.iter_mut().for_each(|problem| problem.line = None);
+        self
+    }
+
     /// Counts the lines of problems from a later line of a file, of which a part was sent.
     pub(crate) fn shift_lines(mut self, by: u32) -> Self {
         for problem in &mut self.problems {
@@ -173,7 +193,7 @@ impl fmt::Display for Failure {
             write!(f, "; {}", self.next_step)?;
         }
         for problem in &self.problems {
-            write!(f, "\n{problem}")?;
+            write!(f, "\n{}", problem.to_string().trim_end())?;
         }
         for line in &self.lines {
             write!(f, "\n{line}")?;
@@ -347,26 +367,26 @@ mod tests {
         let invalid = || {
             failure(
                 StatusCode::UNPROCESSABLE_ENTITY,
-                &json!({"detail": "1 error", "code": "invalid", "problems":
+                &json!({"detail": "1 problems", "code": "invalid", "problems":
                        [{"severity": "error", "file": "a.yaml", "line": 1, "column": 8, "width": 4, "text": "bad", "hint": "write 1/s"}]}),
             )
         };
         assert_eq!(invalid().code, 1);
-        assert_eq!(invalid().to_string(), "1 error\na.yaml:1:8: error: bad; write 1/s");
+        assert_eq!(invalid().to_string(), "1 problem\na.yaml:1:8: error: bad; write 1/s");
         let text = invalid()
             .locate(|path| (path == "a.yaml").then(|| Origin::new("rules/a.yaml", "limit: many\n")))
             .to_string();
         let plain = anstream::adapter::strip_str(&text).to_string();
         assert!(
-            plain.starts_with("1 error\nrules/a.yaml:1:8: error: bad\n1 | limit: many\n  |        ^^^^"),
+            plain.starts_with("1 problem\nrules/a.yaml:1:8: error: bad\n1 | limit: many\n  |        ^^^^"),
             "{plain}"
         );
         // A row of an import has a line and no file.
         let row = failure(
             StatusCode::UNPROCESSABLE_ENTITY,
-            &json!({"detail": "1 error", "code": "invalid", "problems": [{"severity": "error", "line": 3, "text": "bad"}]}),
+            &json!({"detail": "1 problems", "code": "invalid", "problems": [{"severity": "error", "line": 3, "text": "bad"}]}),
         );
-        assert_eq!(row.shift_lines(10_000).to_string(), "1 error\nline 10003: error: bad");
+        assert_eq!(row.shift_lines(10_000).to_string(), "1 problem\nline 10003: error: bad");
     }
 
     #[test]

@@ -157,12 +157,11 @@ impl History {
     fn rule_history(&self, rule: &str) -> CommandResult {
         let filter = [("domain", self.domain.clone()), ("id", rule.to_owned())];
         let items = self.admin.items("/rule/history", &filter, self.max)?;
-        let rows: Vec<[String; 7]> = items
+        let rows: Vec<[String; 6]> = items
             .iter()
             .map(|item| {
                 [
                     cell(item, "revision"),
-                    cell(item, "version"),
                     cell(item, "kind"),
                     date::time_text(number(item, "at")),
                     cell(item, "actor"),
@@ -171,7 +170,7 @@ impl History {
                 ]
             })
             .collect();
-        let header = ["revision", "version", "change", "at", "by", "file", "reason"];
+        let header = ["revision", "change", "at", "by", "file", "reason"];
         let text = render(header, &rows, "no changes of this rule");
         Ok(report(&self.admin, &json!({ "items": items }), &text))
     }
