@@ -27,6 +27,7 @@ pub use start::DatabaseChoice;
 pub use state::{ControlStatus, DatabaseStatus, LiveState, RejectedRow, RuleCounts, RuleLayer, RuleText, RulesOrigin};
 pub use write::{
     AttributeWrite, CheckedSet, PlannedSet, PublishOptions, PublishSet, Published, RowWrite, WriteOptions, Written,
+    with_idempotency_key,
 };
 
 use self::database::{AttributeFilter, AttributeKey, Database, RowFilter, RowKey};

@@ -39,7 +39,11 @@ fn an_adopted_database_is_above_all_that_was_seen() {
         let head = database.head().await.unwrap().unwrap();
         assert_eq!(adopted.head, head);
         assert_eq!((head.database_id.as_str(), head.revision), (id.as_str(), 501));
-        assert_eq!(head.epoch, START_MS / 1_000, "Unix seconds are above the epochs that were seen");
+        assert_eq!(
+            head.epoch,
+            START_MS / 1_000,
+            "Unix seconds are above the epochs that were seen"
+        );
         assert_eq!(head.live_version, 41);
         assert_ne!(head.chain, before.chain);
 
@@ -62,11 +66,24 @@ fn an_adopted_database_is_above_all_that_was_seen() {
         assert_eq!(database.changes_since(501, 10).await.unwrap(), next.changes);
         let first = database.changes_since(0, 10).await.unwrap();
         assert_eq!(first.last().unwrap().revision, 2, "those before the adoption");
-        assert_eq!(database.changes_since(2, 10).await, Err(DatabaseError::Pruned { first: 501 }));
+        assert_eq!(
+            database.changes_since(2, 10).await,
+            Err(DatabaseError::Pruned { first: 501 })
+        );
 
-        let entry = database.audit(&AuditFilter::default(), None, 3).await.unwrap().remove(2);
-        assert_eq!((entry.action.as_str(), entry.actor.as_str(), entry.revision), ("adopt", "ada", 501));
-        assert!(entry.before.contains(&before.database_id) && entry.after.contains(&id), "{entry:?}");
+        let entry = database
+            .audit(&AuditFilter::default(), None, 3)
+            .await
+            .unwrap()
+            .remove(2);
+        assert_eq!(
+            (entry.action.as_str(), entry.actor.as_str(), entry.revision),
+            ("adopt", "ada", 501)
+        );
+        assert!(
+            entry.before.contains(&before.database_id) && entry.after.contains(&id),
+            "{entry:?}"
+        );
         assert!(database.verify_audit(None).await.unwrap().is_intact());
     });
 }
@@ -142,9 +159,18 @@ fn an_empty_database_can_be_adopted() {
 fn numbers_that_no_database_has_are_rejected() {
     on_both(async |storage, database| {
         for seen in [
-            SeenNumbers { epoch: u64::MAX, ..SEEN },
-            SeenNumbers { revision: (1 << 60) + 1, ..SEEN },
-            SeenNumbers { version: 1 << 63, ..SEEN },
+            SeenNumbers {
+                epoch: u64::MAX,
+                ..SEEN
+            },
+            SeenNumbers {
+                revision: (1 << 60) + 1,
+                ..SEEN
+            },
+            SeenNumbers {
+                version: 1 << 63,
+                ..SEEN
+            },
         ] {
             let refused = database.adopt(request(seen)).await;
             assert!(matches!(refused, Err(DatabaseError::Invalid(_))), "{refused:?}");
@@ -189,6 +215,10 @@ fn a_file_that_was_removed_takes_no_writes_until_it_is_adopted() {
         assert_eq!(database.head().await.unwrap().unwrap(), adopted.head);
         let committed = database.commit(commit(vec![row("m_1", "20/s")])).await.unwrap();
         assert_eq!(committed.revision, 502);
-        assert_eq!(storage.open().head().await.unwrap().unwrap(), committed.head, "in the new file");
+        assert_eq!(
+            storage.open().head().await.unwrap().unwrap(),
+            committed.head,
+            "in the new file"
+        );
     });
 }

@@ -134,7 +134,11 @@ fn a_lease_has_one_holder_until_it_ends() {
         };
         assert_eq!(acquire(&database, "a", 1_000).await, Ok(true));
         assert_eq!(acquire(&other, "b", 1_000).await, Ok(false));
-        assert_eq!(other.acquire_lease("retention", "b", START_MS + 1).await, Ok(true), "another one");
+        assert_eq!(
+            other.acquire_lease("retention", "b", START_MS + 1).await,
+            Ok(true),
+            "another one"
+        );
         assert_eq!(acquire(&database, "a", 2_000).await, Ok(true), "renewed");
         storage.clock.fetch_add(1_999, Ordering::Relaxed);
         assert_eq!(acquire(&other, "b", 1_000).await, Ok(false));
@@ -142,7 +146,10 @@ fn a_lease_has_one_holder_until_it_ends() {
         assert_eq!(acquire(&other, "b", 1_000).await, Ok(true));
         assert_eq!(acquire(&database, "a", 1_000).await, Ok(false));
         // One that a clock far ahead has written would be held for ever.
-        assert!(matches!(acquire(&other, "b", 3_600_001).await, Err(DatabaseError::Invalid(_))));
+        assert!(matches!(
+            acquire(&other, "b", 3_600_001).await,
+            Err(DatabaseError::Invalid(_))
+        ));
         storage.execute("UPDATE lease SET until = until + 7200000").await;
         assert_eq!(acquire(&database, "a", 1_000).await, Ok(true));
     });

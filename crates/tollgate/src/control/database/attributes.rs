@@ -56,7 +56,8 @@ impl Database {
 
 /// All attributes, by key.
 pub(super) async fn all_attributes(connection: &mut Connection) -> DatabaseResult<Vec<SubjectAttribute>> {
-    let sql = "SELECT source, subject, name, value, revision, actor FROM subject_attribute ORDER BY source, subject, name
+    let sql =
+        "SELECT source, subject, name, value, revision, actor FROM subject_attribute ORDER BY source, subject, name
                LIMIT $1";
     let found = connection.fetch(sql, parameters![ITEMS_MAX + 1]).await?;
     if found.len() as u64 > ITEMS_MAX {

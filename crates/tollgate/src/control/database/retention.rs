@@ -46,7 +46,10 @@ pub(super) async fn prune(ledger: &mut Ledger, retention: Retention) -> Database
         (OLD_SESSIONS, now),
         (OLD_INSTANCES, now.saturating_sub(INSTANCES_MS)),
     ] {
-        let removed = ledger.connection.execute(sql, parameters![oldest, ROWS_PER_CALL]).await?;
+        let removed = ledger
+            .connection
+            .execute(sql, parameters![oldest, ROWS_PER_CALL])
+            .await?;
         is_more |= removed == ROWS_PER_CALL;
     }
     Ok(is_more)

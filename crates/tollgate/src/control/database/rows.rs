@@ -86,7 +86,9 @@ pub(super) async fn all_rows(connection: &mut Connection) -> DatabaseResult<Vec<
                ORDER BY domain, rule, subject LIMIT $1";
     let found = connection.fetch(sql, parameters![ITEMS_MAX + 1]).await?;
     if found.len() as u64 > ITEMS_MAX {
-        return Err(DatabaseError::TooLarge(format!("there are more than {ITEMS_MAX} override rows")));
+        return Err(DatabaseError::TooLarge(format!(
+            "there are more than {ITEMS_MAX} override rows"
+        )));
     }
     found.iter().map(row_of).collect()
 }

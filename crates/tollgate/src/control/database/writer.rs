@@ -15,7 +15,8 @@ use self::ledger::{AuditDraft, Ledger};
 use super::connection::DEADLINE;
 use super::error::{DatabaseError, DatabaseResult};
 use super::requests::{
-    AdoptRequest, AuditRecord, CommitRequest, Committed, IdempotencyKey, InstanceReport, NewVersion, Retention, StoredResponse,
+    AdoptRequest, AuditRecord, CommitRequest, Committed, IdempotencyKey, InstanceReport, NewVersion, Retention,
+    StoredResponse,
 };
 use super::{Database, LONG_DEADLINE, Shared, access, fleet, retention, schema, versions};
 use crate::control::model::{AuditEntry, Author, Digest, Principal, Session, VersionMeta, VersionState};

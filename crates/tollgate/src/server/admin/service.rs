@@ -10,7 +10,7 @@ use super::reply::Reply;
 use super::request::{Call, Query};
 use super::routes::{Body, Route};
 use super::settings::AdminOptions;
-use crate::control::Control;
+use crate::control::{Control, with_idempotency_key};
 use crate::control::database::{IdempotencyKey, StoredResponse};
 use crate::server::gate::Gate;
 use bytes::Bytes;
@@ -138,13 +138,13 @@ impl AdminService {
             let status = StatusCode::from_u16(stored.status).unwrap_or(StatusCode::OK);
             return Ok(Reply::new(status, "application/json", stored.body));
         }
-        let reply = (route.handler)(call).await?;
+        let reply = with_idempotency_key(key.clone(), (route.handler)(call)).await?;
         let stored = StoredResponse {
             status: reply.status.as_u16(),
             body: String::from_utf8_lossy(&reply.body).into_owned(),
         };
         if let Err(error) = database.remember_response(&key, &stored).await {
-            tracing::warn!(%error, "a response could not be stored for its idempotency key; a retry would be done again");
+            tracing::warn!(%error, "a response could not be stored for its idempotency key; a retry gets a new one");
         }
         Ok(reply)
     }

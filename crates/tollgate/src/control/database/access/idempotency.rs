@@ -111,6 +111,7 @@ async fn store(ledger: &mut Ledger, key: &IdempotencyKey, status: u16, body: &st
     Ok(())
 }
 
-const FIND: &str = "SELECT request_digest, status, body FROM idempotency WHERE principal = $1 AND key_hash = $2 AND at >= $3";
+const FIND: &str =
+    "SELECT request_digest, status, body FROM idempotency WHERE principal = $1 AND key_hash = $2 AND at >= $3";
 /// The status of a request that was committed and has no response yet; its body is the revision.
 const COMMITTED: u16 = 0;

@@ -4,7 +4,9 @@ use super::ledger::{AuditDraft, Ledger};
 use crate::control::database::connection::parameters;
 use crate::control::database::error::{DatabaseError, DatabaseResult, StaleItem};
 use crate::control::database::query::value_rows;
-use crate::control::database::requests::{CommitRequest, Committed, IdempotencyKey, ItemCondition, ItemKey, RuleChange};
+use crate::control::database::requests::{
+    CommitRequest, Committed, IdempotencyKey, ItemCondition, ItemKey, RuleChange,
+};
 use crate::control::database::{access, attributes, rows, versions};
 use crate::control::model::{Author, Change, ChangeBody, Digest, Precondition};
 use sqlx::AssertSqlSafe;

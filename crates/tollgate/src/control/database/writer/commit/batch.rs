@@ -121,7 +121,9 @@ impl StoredItems {
         ledger.resize(SizedTable::Rows, added as u64, removed as u64).await?;
         let added = writes.attributes.iter().filter(is_new_attribute).count();
         let removed = writes.deleted_attributes.len();
-        ledger.resize(SizedTable::Attributes, added as u64, removed as u64).await
+        ledger
+            .resize(SizedTable::Attributes, added as u64, removed as u64)
+            .await
     }
 
     fn row(&self, change: &ChangeBody) -> Option<&OverrideRow> {
