@@ -233,7 +233,9 @@ fn read_journal(file: File, state: &SavedState) -> (Vec<Change>, u64) {
             Ok(0) | Err(_) => break,
             Ok(_) => {}
         }
-        let Some(change) = JournalLine::decode(&line) else { break };
+        let Some(change) = JournalLine::decode(&line) else {
+            break;
+        };
         if change.revision > state.head.revision {
             let is_next = change.revision == revision + 1
                 && chain::next_chain(&chain, change.revision, &change.body) == change.chain;

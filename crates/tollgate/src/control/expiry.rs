@@ -1,7 +1,9 @@
 //! Background work on the database: rows are deleted when they expire, what is not kept for ever is removed, and the journal is
 //! synced.
 
-use super::database::{CommitRequest, Database, ItemCondition, ItemKey, Retention, RowKey, now_ms};
+use super::database::{
+    CommitRequest, Committed, Database, DatabaseError, DatabaseResult, ItemCondition, ItemKey, Retention, RowKey, now_ms,
+};
 use super::layers::ControlParts;
 use super::model::{Author, ChangeBody, OverrideRow, Precondition};
 use std::sync::Arc;
@@ -12,7 +14,10 @@ use tokio::time::sleep;
 pub(super) async fn expire_rows(parts: &Arc<ControlParts>) {
     loop {
         let now = now_ms();
-        let wait = parts.tables.next_expiry().map(|at| Duration::from_millis(at.saturating_sub(now)));
+        let wait = parts
+            .tables
+            .next_expiry()
+            .map(|at| Duration::from_millis(at.saturating_sub(now)));
         sleep(wait.unwrap_or(INTERVAL).clamp(INTERVAL_MIN, INTERVAL)).await;
         let is_due = parts.tables.next_expiry().is_some_and(|at| at <= now_ms());
         let Some(database) = parts.database.as_ref().filter(|_| is_due) else {
@@ -21,25 +26,34 @@ pub(super) async fn expire_rows(parts: &Arc<ControlParts>) {
         if !parts.may_read() || !parts.is_database_current() || !has_lease(parts, database, "expiry", LEASE_MS).await {
             continue;
         }
-        if let Err(error) = delete_expired(parts, database).await {
-            tracing::warn!(%error, "expired override rows cannot be deleted; trying again");
-            sleep(RETRY).await;
+        match delete_expired(database, now_ms()).await {
+            Ok(Some(committed)) => {
+                parts.wake.notify_one();
+                parts.wait_applied(committed.revision, RETRY).await;
+            }
+            // The follower has yet to apply what another instance deleted.
+            Ok(None) => sleep(RETRY).await,
+            Err(error) => {
+                tracing::warn!(%error, "expired override rows cannot be deleted; trying again");
+                sleep(RETRY).await;
+            }
         }
     }
 }
 
-async fn delete_expired(parts: &ControlParts, database: &Database) -> super::database::DatabaseResult<()> {
-    let rows = database.expired_rows(now_ms(), EXPIRED_MAX).await?;
+/// Deletes rows that have expired, as they are now; none: there are none, or one was changed meanwhile.
+async fn delete_expired(database: &Database, now: u64) -> DatabaseResult<Option<Committed>> {
+    let Some(head) = database.head().await? else {
+        return Ok(None);
+    };
+    let rows = database.expired_rows(now, EXPIRED_MAX).await?;
     if rows.is_empty() {
-        // The follower has yet to apply what another instance deleted.
-        sleep(RETRY).await;
-        return Ok(());
+        return Ok(None);
     }
-    let epoch = parts.live.load().epoch();
     let conditions = rows.iter().map(|row| ItemCondition {
         item: ItemKey::Row(key(row)),
         precondition: Precondition::Unchanged {
-            epoch,
+            epoch: head.epoch,
             revision: row.revision,
         },
     });
@@ -58,11 +72,14 @@ async fn delete_expired(parts: &ControlParts, database: &Database) -> super::dat
         rules: Vec::new(),
         action: Some("row.expire".to_owned()),
     };
-    let committed = database.commit(request).await?;
-    tracing::info!(rows = rows.len(), "expired override rows deleted");
-    parts.wake.notify_one();
-    parts.wait_applied(committed.revision, RETRY).await;
-    Ok(())
+    match database.commit(request).await {
+        Ok(committed) => {
+            tracing::info!(rows = rows.len(), "expired override rows deleted");
+            Ok(Some(committed))
+        }
+        Err(DatabaseError::Stale(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Anchors the audit chain, verifies it, and removes what is not kept: every hour, without end. Of several control services the one
@@ -75,7 +92,9 @@ pub(super) async fn prune(parts: &Arc<ControlParts>) {
     let mut pause = FIRST_PRUNE;
     loop {
         sleep(std::mem::replace(&mut pause, HOUR)).await;
-        let Some(database) = parts.database.as_ref() else { continue };
+        let Some(database) = parts.database.as_ref() else {
+            continue;
+        };
         let is_written = parts.live.load().head.is_some() && parts.is_database_current();
         if !is_written || !parts.may_read() || !has_lease(parts, database, "retention", HOURLY_LEASE_MS).await {
             continue;
@@ -100,7 +119,7 @@ pub(super) async fn prune(parts: &Arc<ControlParts>) {
 }
 
 /// Removes what is not kept, a bounded part at a time: writes go on in between.
-async fn prune_all(database: &Database, retention: Retention) -> super::database::DatabaseResult<()> {
+async fn prune_all(database: &Database, retention: Retention) -> DatabaseResult<()> {
     while database.prune(retention).await? {
         sleep(PRUNE_PAUSE).await;
     }
@@ -170,3 +189,46 @@ const LEASE_MS: u64 = 10_000;
 /// Shorter than the interval, so that the holder meets its own lease ended or renews it, and another takes over after a crash.
 const HOURLY_LEASE_MS: u64 = 3_500_000;
 const EXPIRED_MAX: usize = 500;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::database::AuditFilter;
+
+    fn until(merchant: &str, expires_at: u64) -> ChangeBody {
+        ChangeBody::Row {
+            domain: "default".to_owned(),
+            rule: "plan".to_owned(),
+            subject: [("merchant".to_owned(), merchant.to_owned())].into(),
+            terms: Some("10/s".to_owned()),
+            note: String::new(),
+            expires_at,
+        }
+    }
+
+    #[tokio::test]
+    async fn expired_rows_are_deleted_by_the_system() {
+        let folder = std::env::temp_dir().join(format!("tollgate-expiry-{}", std::process::id()));
+        let database = Database::sqlite(folder.join("control.db"));
+        assert_eq!(delete_expired(&database, 100).await, Ok(None));
+        assert!(!folder.exists(), "nothing is written for it");
+        let request = CommitRequest {
+            author: system("test"),
+            conditions: Vec::new(),
+            changes: vec![until("m_1", 50), until("m_2", 51), until("m_3", 0), until("m_4", 40)],
+            rules: Vec::new(),
+            action: None,
+        };
+        database.commit(request).await.unwrap();
+        assert_eq!(delete_expired(&database, 39).await, Ok(None));
+        let deleted = delete_expired(&database, 50).await.unwrap().unwrap();
+        assert_eq!(deleted.revision, 2);
+        assert_eq!(database.next_expiry().await, Ok(Some(51)));
+        let entry = database.audit(&AuditFilter::default(), None, 1).await.unwrap().remove(0);
+        assert_eq!((entry.actor.as_str(), entry.action.as_str()), ("system", "row.expire"));
+        assert!(entry.before.contains("m_1") && entry.before.contains("m_4"), "{}", entry.before);
+        assert_eq!(delete_expired(&database, 50).await, Ok(None));
+        drop(database);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}

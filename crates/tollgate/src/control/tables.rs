@@ -345,7 +345,9 @@ fn edit_id(edit: &RowEdit) -> RowId {
 
 fn subject_of(edit: &RowEdit) -> RowSubject {
     let subject = edit.subject.iter();
-    subject.map(|(name, value)| (name.to_string(), value.to_string())).collect()
+    subject
+        .map(|(name, value)| (name.to_string(), value.to_string()))
+        .collect()
 }
 
 fn rejected_row(row: Option<&OverrideRow>, (domain, rule, _): &RowId, text: &str) -> RejectedRow {
@@ -375,4 +377,3 @@ fn contains(text: &str, part: &str) -> bool {
 
 #[cfg(test)]
 mod tests;
-

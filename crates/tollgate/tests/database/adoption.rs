@@ -215,6 +215,10 @@ fn a_file_that_was_removed_takes_no_writes_until_it_is_adopted() {
         assert_eq!(database.head().await.unwrap().unwrap(), adopted.head);
         let committed = database.commit(commit(vec![row("m_1", "20/s")])).await.unwrap();
         assert_eq!(committed.revision, 502);
-        assert_eq!(storage.open().head().await.unwrap().unwrap(), committed.head, "in the new file");
+        assert_eq!(
+            storage.open().head().await.unwrap().unwrap(),
+            committed.head,
+            "in the new file"
+        );
     });
 }

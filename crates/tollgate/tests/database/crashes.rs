@@ -25,7 +25,11 @@ fn a_killed_writer_has_lost_nothing_it_acknowledged() {
         std::fs::create_dir_all(&folder).unwrap();
         let storage = Storage::sqlite_in(&folder);
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "crashes::a_killed_writer_has_lost_nothing_it_acknowledged", "--nocapture"])
+            .args([
+                "--exact",
+                "crashes::a_killed_writer_has_lost_nothing_it_acknowledged",
+                "--nocapture",
+            ])
             .env(CHILD, &folder)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -36,20 +40,32 @@ fn a_killed_writer_has_lost_nothing_it_acknowledged() {
         let mut acknowledged = Vec::new();
         for line in lines.map_while(Result::ok) {
             // The harness may have written on the same line before.
-            let Some((_, line)) = line.split_once("ack ") else { continue };
-            let Some((merchant, revision)) = line.split_once(' ') else { continue };
+            let Some((_, line)) = line.split_once("ack ") else {
+                continue;
+            };
+            let Some((merchant, revision)) = line.split_once(' ') else {
+                continue;
+            };
             acknowledged.push((merchant.to_owned(), revision.parse::<u64>().unwrap()));
             if acknowledged.len() == kill_after {
                 child.kill().unwrap();
             }
         }
         child.wait().unwrap();
-        assert!(acknowledged.len() >= kill_after, "seed {seed}: {} acknowledged", acknowledged.len());
+        assert!(
+            acknowledged.len() >= kill_after,
+            "seed {seed}: {} acknowledged",
+            acknowledged.len()
+        );
         run(async {
             let database = storage.open();
             for (merchant, revision) in &acknowledged {
                 let found = database.row(&key(merchant)).await.unwrap();
-                assert_eq!(found.map(|row| row.revision), Some(*revision), "seed {seed}: {merchant}");
+                assert_eq!(
+                    found.map(|row| row.revision),
+                    Some(*revision),
+                    "seed {seed}: {merchant}"
+                );
             }
             assert_whole(&database, &storage).await;
             database.commit(commit(vec![row("after", "10/s")])).await.unwrap();
@@ -109,14 +125,33 @@ fn a_retry_with_the_same_key_is_done_once() {
             request_digest: digest_of(request.as_bytes()),
         };
         let key = key_of("a");
-        let first = database.commit_once(&key, commit(vec![row("m_1", "10/s")])).await.unwrap();
-        assert_eq!(database.idempotent(&key).await, Ok(None), "the process ended before its response was stored");
+        let first = database
+            .commit_once(&key, commit(vec![row("m_1", "10/s")]))
+            .await
+            .unwrap();
+        assert_eq!(
+            database.idempotent(&key).await,
+            Ok(None),
+            "the process ended before its response was stored"
+        );
         database.commit(commit(vec![row("m_1", "20/s")])).await.unwrap();
         // Another control service, after the answer was lost.
-        let again = storage.open().commit_once(&key, commit(vec![row("m_1", "10/s")])).await.unwrap();
-        assert_eq!((again.revision, again.changes.len(), again.head.revision), (first.revision, 0, 2));
-        assert_eq!(database.row(&crate::fixture::key("m_1")).await.unwrap().unwrap().terms, "20/s");
-        let other = database.commit_once(&key_of("b"), commit(vec![row("m_1", "30/s")])).await;
+        let again = storage
+            .open()
+            .commit_once(&key, commit(vec![row("m_1", "10/s")]))
+            .await
+            .unwrap();
+        assert_eq!(
+            (again.revision, again.changes.len(), again.head.revision),
+            (first.revision, 0, 2)
+        );
+        assert_eq!(
+            database.row(&crate::fixture::key("m_1")).await.unwrap().unwrap().terms,
+            "20/s"
+        );
+        let other = database
+            .commit_once(&key_of("b"), commit(vec![row("m_1", "30/s")]))
+            .await;
         assert_eq!(other, Err(DatabaseError::KeyReused));
 
         let response = StoredResponse {
@@ -125,21 +160,50 @@ fn a_retry_with_the_same_key_is_done_once() {
         };
         database.remember_response(&key, &response).await.unwrap();
         assert_eq!(database.idempotent(&key).await, Ok(Some(response.clone())));
-        let late = StoredResponse { status: 201, ..response.clone() };
+        let late = StoredResponse {
+            status: 201,
+            ..response.clone()
+        };
         database.remember_response(&key, &late).await.unwrap();
-        assert_eq!(database.idempotent(&key).await, Ok(Some(response)), "the first one is kept");
+        assert_eq!(
+            database.idempotent(&key).await,
+            Ok(Some(response)),
+            "the first one is kept"
+        );
         // A refused request stores no key.
         let missing = commit(vec![tollgate::control::model::ChangeBody::Publish {
             version: 7,
             digest: digest_of(b""),
         }]);
-        let key = IdempotencyKey { key_hash: digest_of(b"other"), ..key };
-        assert!(matches!(database.commit_once(&key, missing).await, Err(DatabaseError::Missing(_))));
-        assert_eq!(database.commit_once(&key, commit(vec![row("m_1", "40/s")])).await.unwrap().revision, 3);
+        let key = IdempotencyKey {
+            key_hash: digest_of(b"other"),
+            ..key
+        };
+        assert!(matches!(
+            database.commit_once(&key, missing).await,
+            Err(DatabaseError::Missing(_))
+        ));
+        assert_eq!(
+            database
+                .commit_once(&key, commit(vec![row("m_1", "40/s")]))
+                .await
+                .unwrap()
+                .revision,
+            3
+        );
         // After a day a key is new.
-        storage.clock.fetch_add(86_400_001, std::sync::atomic::Ordering::Relaxed);
+        storage
+            .clock
+            .fetch_add(86_400_001, std::sync::atomic::Ordering::Relaxed);
         assert_eq!(database.idempotent(&key_of("b")).await, Ok(None));
-        assert_eq!(database.commit_once(&key_of("b"), commit(vec![row("m_1", "50/s")])).await.unwrap().revision, 4);
+        assert_eq!(
+            database
+                .commit_once(&key_of("b"), commit(vec![row("m_1", "50/s")]))
+                .await
+                .unwrap()
+                .revision,
+            4
+        );
     });
 }
 
@@ -152,7 +216,10 @@ fn a_full_disk_is_named_and_left_without_a_restart() {
         let mut acknowledged = 0;
         let mut fill = async |database: &Database| {
             for _ in 0..100_000 {
-                match database.commit(commit(vec![row(&format!("m_{acknowledged}"), "10/s")])).await {
+                match database
+                    .commit(commit(vec![row(&format!("m_{acknowledged}"), "10/s")]))
+                    .await
+                {
                     Ok(_) => acknowledged += 1,
                     Err(error) => return (error, acknowledged),
                 }
@@ -160,9 +227,10 @@ fn a_full_disk_is_named_and_left_without_a_restart() {
             panic!("the disk is never full");
         };
         // Twice: a connection that saw a full disk once must not be lost.
-        for round in 0..2 {
+        for round in 0..2_u64 {
             let ballast = disk.0.join("ballast");
-            std::fs::write(&ballast, vec![0; 600 << 10]).unwrap();
+            // The second one fits into what the first one has left.
+            std::fs::write(&ballast, vec![0; (600 - 300 * usize::try_from(round).unwrap()) << 10]).unwrap();
             let (error, acknowledged) = fill(&database).await;
             assert_eq!(error, DatabaseError::Full, "round {round}");
             assert!(acknowledged > 0);
@@ -171,9 +239,14 @@ fn a_full_disk_is_named_and_left_without_a_restart() {
                 assert_eq!(refused, Err(DatabaseError::Full), "round {round}");
             }
             let head = database.head().await.unwrap().unwrap();
-            assert_eq!(head.revision, acknowledged + round, "reads go on, and nothing else was done");
+            assert_eq!(
+                head.revision,
+                acknowledged + round,
+                "reads go on, and nothing else was done"
+            );
             std::fs::remove_file(&ballast).unwrap();
-            let committed = eventually(|| database.commit(commit(vec![row("more", if round == 0 { "1/s" } else { "2/s" })]))).await;
+            let committed =
+                eventually(|| database.commit(commit(vec![row("more", if round == 0 { "1/s" } else { "2/s" })]))).await;
             assert_eq!(committed.revision, acknowledged + round + 1);
             assert_whole(&database, &storage).await;
         }

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tollgate::control::database::{CommitRequest, Database, DatabaseError, NewVersion, RowKey};
-use tollgate::control::model::{Author, Change, ChangeBody, Digest, Grammar, RowSubject, SetFile, VersionMeta, VersionState};
+use tollgate::control::model::{
+    Author, Change, ChangeBody, Digest, Grammar, RowSubject, SetFile, VersionMeta, VersionState,
+};
 use tollgate_test_kit::postgres::Postgres;
 
 /// 15 Nov 2026, in milliseconds.
@@ -24,7 +26,10 @@ pub(crate) struct Storage {
 
 enum StorageKind {
     Sqlite(PathBuf),
-    Postgres { url: String, _server: Arc<Postgres> },
+    Postgres {
+        url: String,
+        _server: Option<Arc<Postgres>>,
+    },
 }
 
 impl Storage {
@@ -38,7 +43,13 @@ impl Storage {
     pub(crate) fn postgres() -> Self {
         let server = Postgres::shared();
         let url = server.create_database();
-        Self::of(StorageKind::Postgres { url, _server: server })
+        let _server = Some(server);
+        Self::of(StorageKind::Postgres { url, _server })
+    }
+
+    /// A database of a server that is the caller's.
+    pub(crate) fn postgres_at(url: String) -> Self {
+        Self::of(StorageKind::Postgres { url, _server: None })
     }
 
     /// A file in this folder, which is the caller's.
@@ -246,7 +257,9 @@ pub(crate) async fn assert_whole(database: &Database, storage: &Storage) {
         }
         changes.extend(page);
     }
-    let end = changes.last().map_or((0, Digest::default()), |change| (change.revision, change.chain));
+    let end = changes
+        .last()
+        .map_or((0, Digest::default()), |change| (change.revision, change.chain));
     assert_eq!(end, (head.revision, head.chain));
     let report = database.verify_audit(None).await.unwrap();
     assert!(report.is_intact(), "{report:?}");

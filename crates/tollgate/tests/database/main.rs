@@ -13,6 +13,7 @@ mod commits;
 mod crashes;
 mod faults;
 mod fixture;
+mod latency;
 mod lists;
 mod retention;
 mod versions;

@@ -16,10 +16,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::OnceCell;
 
-/// The deadline of one call.
-pub(super) const DEADLINE: Duration = Duration::from_secs(2);
+/// The deadline of one call: its caller has two seconds.
+pub(super) const DEADLINE: Duration = Duration::from_millis(1_800);
 /// The time that a statement waits for a lock, so that its error arrives before the deadline.
-const LOCK_WAIT: Duration = Duration::from_millis(1_500);
+const LOCK_WAIT: Duration = Duration::from_millis(1_300);
 /// Connections to PostgreSQL, and connections that read SQLite.
 const POOL_SIZE: u32 = 4;
 /// The channel of notifications about changes.

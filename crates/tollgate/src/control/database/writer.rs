@@ -5,7 +5,7 @@
 //! sets: those have a transaction of their own, and once the head is locked for them, half a minute.
 //!
 //! A transaction that exceeds its deadline is dropped, and rolled back by the database. One whose `COMMIT` was sent already may be done
-//! all the same; its callers are told that the database is unavailable.
+//! all the same; its callers get the error of an unavailable database.
 
 mod adopt;
 mod commit;

@@ -148,7 +148,11 @@ fn the_state_before_is_used_if_the_good_one_is_damaged() {
     let journal = fs::read(folder.file(JOURNAL)).unwrap();
     let found = folder.load().unwrap();
     assert_eq!((found.state, found.changes), (state(10), Vec::new()));
-    assert_eq!(fs::read(folder.file(JOURNAL)).unwrap(), journal, "it belongs to the other one");
+    assert_eq!(
+        fs::read(folder.file(JOURNAL)).unwrap(),
+        journal,
+        "it belongs to the other one"
+    );
     // A crash between the two renames.
     fs::remove_file(folder.file(GOOD)).unwrap();
     let mut disk = folder.open();
@@ -199,7 +203,11 @@ fn lines_of_another_history_are_cut_and_older_ones_skipped() {
     let mut bytes = Vec::new();
     later.write(&mut bytes).unwrap();
     fs::write(folder.file(GOOD), bytes).unwrap();
-    fs::write(folder.file(JOURNAL), all.iter().map(JournalLine::encode).collect::<Vec<_>>().concat()).unwrap();
+    fs::write(
+        folder.file(JOURNAL),
+        all.iter().map(JournalLine::encode).collect::<Vec<_>>().concat(),
+    )
+    .unwrap();
     assert_eq!(folder.load().unwrap().changes, all[2..]);
 }
 
@@ -279,7 +287,10 @@ fn mutate(mut bytes: Vec<u8>, random: &mut fastrand::Rng) -> Vec<u8> {
             2 if !bytes.is_empty() => drop(bytes.remove(at)),
             3 => bytes.insert(at, random.u8(..)),
             4 => {
-                let mut lines: Vec<Vec<u8>> = bytes.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
+                let mut lines: Vec<Vec<u8>> = bytes
+                    .split_inclusive(|byte| *byte == b'\n')
+                    .map(<[u8]>::to_vec)
+                    .collect();
                 random.shuffle(&mut lines);
                 bytes = lines.concat();
             }
@@ -302,7 +313,9 @@ fn a_state_with_more_than_is_kept_is_refused() {
     assert!(SavedState::read(bytes.as_slice()).is_err());
     let mut newer = Vec::new();
     state(10).write(&mut newer).unwrap();
-    let newer = String::from_utf8(newer).unwrap().replace("\"format\":1", "\"format\":2");
+    let newer = String::from_utf8(newer)
+        .unwrap()
+        .replace("\"format\":1", "\"format\":2");
     let error = SavedState::read(newer.as_bytes()).unwrap_err();
     assert!(error.to_string().contains("newer"), "{error}");
 }

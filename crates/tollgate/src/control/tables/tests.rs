@@ -49,7 +49,11 @@ fn key(merchant: &str) -> RowKey {
 fn changes_set_and_delete_rows_and_attributes() {
     let tables = RowTables::default();
     let batch = ChangeBody::Batch {
-        changes: vec![row("m_1", Some("10/s"), 0), row("m_2", Some("20/s"), 0), attribute("m_1", Some("gold"))],
+        changes: vec![
+            row("m_1", Some("10/s"), 0),
+            row("m_2", Some("20/s"), 0),
+            attribute("m_1", Some("gold")),
+        ],
     };
     let edits = apply(&tables, 1, batch);
     assert_eq!((edits.rows.len(), edits.attributes.len()), (2, 1));
@@ -61,7 +65,14 @@ fn changes_set_and_delete_rows_and_attributes() {
     apply(&tables, 3, attribute("m_1", None));
     assert_eq!(tables.counts(), (1, 0, 0));
     assert_eq!(tables.row(&key("m_2")), None);
-    let edits = apply(&tables, 4, ChangeBody::Publish { version: 1, digest: Digest::default() });
+    let edits = apply(
+        &tables,
+        4,
+        ChangeBody::Publish {
+            version: 1,
+            digest: Digest::default(),
+        },
+    );
     assert!(edits.rows.is_empty() && edits.attributes.is_empty());
 }
 
@@ -110,7 +121,10 @@ fn lists_have_the_order_and_the_filters_of_the_database() {
     let two = subject(&[("a", "1"), ("b", "2")]);
     tables.replace(vec![of(one.clone()), of(two.clone())], Vec::new());
     let all = tables.rows(&RowFilter::default(), None, 10);
-    assert_eq!(all.iter().map(|row| row.subject.clone()).collect::<Vec<_>>(), [two.clone(), one.clone()]);
+    assert_eq!(
+        all.iter().map(|row| row.subject.clone()).collect::<Vec<_>>(),
+        [two.clone(), one.clone()]
+    );
     let after = RowKey {
         subject: two,
         ..key("")
@@ -143,8 +157,14 @@ fn a_rejected_row_is_listed_until_it_is_replaced_or_deleted() {
     tables.record_problems(&edits.rows, &[problem(0)]);
     let rejected = tables.rejected(10);
     assert_eq!(rejected, RowTables::rejected_by(&edits.rows, &[problem(0)]));
-    assert_eq!((rejected[0].terms.as_str(), rejected[0].subject["merchant"].as_str()), ("bad", "m_1"));
-    assert_eq!(tables.row_error("default", "plan", &key("m_1").subject).as_deref(), Some("no"));
+    assert_eq!(
+        (rejected[0].terms.as_str(), rejected[0].subject["merchant"].as_str()),
+        ("bad", "m_1")
+    );
+    assert_eq!(
+        tables.row_error("default", "plan", &key("m_1").subject).as_deref(),
+        Some("no")
+    );
     let edits = apply(&tables, 2, row("m_1", Some("10/s"), 0));
     tables.record_problems(&edits.rows, &[]);
     assert_eq!(tables.rejected(10), []);

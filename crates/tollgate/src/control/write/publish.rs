@@ -246,7 +246,12 @@ pub(super) async fn publish_set(
     };
     let committed = commit(parts, request).await?;
     let mut published = Published {
-        version: number,
+        // A retry of what was committed before changes nothing.
+        version: if committed.changes.is_empty() {
+            committed.head.live_version
+        } else {
+            number
+        },
         revision: committed.revision,
         epoch: committed.head.epoch,
         changed: true,

@@ -252,4 +252,5 @@ const NAME_MAX: usize = 256;
 const VALUE_MAX: usize = 1_024;
 const NOTE_MAX: usize = 500;
 const SUBJECT_MAX: usize = 16;
-const APPLY_WAIT: Duration = Duration::from_millis(25);
+/// Short: the follower applies at most ten times a second, and a write must not wait for its turn.
+const APPLY_WAIT: Duration = Duration::from_millis(5);

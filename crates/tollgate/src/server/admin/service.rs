@@ -11,7 +11,7 @@ use super::reply::Reply;
 use super::request::{Call, Query};
 use super::routes::{Body, Route};
 use super::settings::AdminOptions;
-use crate::control::Control;
+use crate::control::{Control, with_idempotency_key};
 use crate::control::database::{IdempotencyKey, StoredResponse};
 use crate::server::gate::Gate;
 use bytes::Bytes;
@@ -140,7 +140,7 @@ impl AdminService {
             return Ok(again(stored));
         }
         let is_dry_run = call.query.flag("dry_run")?;
-        let reply = (route.handler)(call).await?;
+        let reply = with_idempotency_key(key.clone(), (route.handler)(call)).await?;
         if is_dry_run {
             return Ok(reply);
         }
@@ -153,7 +153,7 @@ impl AdminService {
             Err(error) => Err(error),
         };
         if let Err(error) = remembered {
-            tracing::warn!(%error, "a response could not be stored for its idempotency key; a retry would be done again");
+            tracing::warn!(%error, "a response could not be stored for its idempotency key; a retry gets a new one");
         }
         Ok(reply)
     }

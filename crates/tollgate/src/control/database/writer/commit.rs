@@ -131,7 +131,8 @@ async fn check(ledger: &mut Ledger, condition: &ItemCondition) -> DatabaseResult
     let epoch = ledger.head().await?.epoch;
     let expected = match condition.precondition {
         Precondition::Any => return Ok(()),
-        Precondition::Absent => None,
+        // Revision 0 is that of an item that does not exist, in any epoch: before the first write none is known.
+        Precondition::Absent | Precondition::Unchanged { revision: 0, .. } => None,
         Precondition::Unchanged { epoch, revision } => Some((epoch, revision)),
     };
     let (revision, item) = item_state(ledger, &condition.item).await?;
