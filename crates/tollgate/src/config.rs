@@ -169,7 +169,9 @@ impl SettingsReader<'_> {
         let from_callers = attributes.as_ref().map(|attributes| attributes.from_callers.clone());
         let forward = self.forward(&fields, attributes);
         let mut known_attributes = known_attributes(forward.as_ref(), from_callers.unwrap_or_default(), &server);
-        known_attributes.names.extend(derive.iter().map(|derived| derived.name.clone()));
+        known_attributes
+            .names
+            .extend(derive.iter().map(|derived| derived.name.clone()));
         let log = find("log").and_then(|node| node.keyword("a log level", &LEVELS, &mut self.problems));
         let log_format = find("log_format").and_then(|node| node.keyword("a log format", &FORMATS, &mut self.problems));
         let ipv6_prefix = find("ipv6_prefix")

@@ -30,8 +30,8 @@ pub use write::{
 };
 
 use self::database::{AttributeFilter, AttributeKey, Database, RowFilter, RowKey};
-use self::model::{Author, OverrideRow, RowSubject, SetFile, SubjectAttribute, VersionMeta};
 use self::layers::ControlParts;
+use self::model::{Author, OverrideRow, RowSubject, SetFile, SubjectAttribute, VersionMeta};
 use self::write::{publish, rows, rule_edit};
 use std::sync::Arc;
 use std::time::Duration;

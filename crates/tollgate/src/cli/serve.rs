@@ -179,7 +179,13 @@ async fn serve(loader: ConfigLoader, snapshot: ConfigSnapshot) -> Result<(), Str
     let result = front_ends
         .run(&gate, &mut signals, &reload_requested, config.drain)
         .await;
-    let tasks = [Some(reloader), Some(maintenance), Some(follower), readiness, certificates];
+    let tasks = [
+        Some(reloader),
+        Some(maintenance),
+        Some(follower),
+        readiness,
+        certificates,
+    ];
     for task in tasks.into_iter().flatten() {
         task.abort();
     }
@@ -204,8 +210,14 @@ fn advance_when_ready(control: &Control, gate: &Arc<Gate>) -> Option<JoinHandle<
         gate.advance_phase(Phase::Ready);
         return None;
     }
-    let error = control.status().error.unwrap_or_else(|| "the database does not answer".to_owned());
-    tracing::warn!(error, "waiting for rules; not ready until they are there, or `control.start_without` is set");
+    let error = control
+        .status()
+        .error
+        .unwrap_or_else(|| "the database does not answer".to_owned());
+    tracing::warn!(
+        error,
+        "waiting for rules; not ready until they are there, or `control.start_without` is set"
+    );
     gate.mark_rules_missing(&format!("waiting for rules: {error}"));
     let (control, gate) = (control.clone(), Arc::clone(gate));
     Some(tokio::spawn(async move {

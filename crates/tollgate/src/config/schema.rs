@@ -76,7 +76,10 @@ mod tests {
             ),
             (&ratelimit_keys, &RATELIMIT_KEYS),
             (&format!("{ratelimit_keys}/counters/properties"), &store::COUNTERS),
-            ("/$defs/settings/properties/derive/additionalProperties/properties", &derive::KEYS),
+            (
+                "/$defs/settings/properties/derive/additionalProperties/properties",
+                &derive::KEYS,
+            ),
             ("/$defs/right/enum", &rights),
             ("/$defs/dialect/enum", &[&dialects[..], &["none"]].concat()),
         ] {

@@ -173,7 +173,9 @@ impl Disk {
                 Ok(_) => {}
                 Err(_) => break false,
             }
-            let Some(change) = JournalLine::decode(&line) else { break false };
+            let Some(change) = JournalLine::decode(&line) else {
+                break false;
+            };
             if change.revision > state.head.revision {
                 let is_next = change.revision == revision + 1
                     && chain::next_chain(&chain, change.revision, &change.body) == change.chain;
@@ -222,4 +224,3 @@ const JOURNAL: &str = "journal";
 const JOURNAL_MIN: u64 = 1 << 20;
 /// The most bytes that are read of one file.
 const BYTES_MAX: u64 = 2 << 30;
-

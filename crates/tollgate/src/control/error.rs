@@ -101,7 +101,9 @@ impl fmt::Display for ControlError {
                 rows.len()
             ),
             Self::FileLayer(location) => write!(f, "the rule is in a file of this instance, {location}; edit it there"),
-            Self::GitOnly => f.write_str("rules are changed by `tollgate rules push` only; an admin may break the glass"),
+            Self::GitOnly => {
+                f.write_str("rules are changed by `tollgate rules push` only; an admin may break the glass")
+            }
             Self::PrepareRejected(problems) => {
                 write!(f, "this instance cannot use the rules: {} problems", problems.len())
             }

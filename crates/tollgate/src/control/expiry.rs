@@ -13,7 +13,10 @@ use tokio::time::sleep;
 pub(super) async fn expire_rows(parts: &Arc<ControlParts>) {
     loop {
         let now = unix_ms();
-        let wait = parts.tables.next_expiry().map(|at| Duration::from_millis(at.saturating_sub(now)));
+        let wait = parts
+            .tables
+            .next_expiry()
+            .map(|at| Duration::from_millis(at.saturating_sub(now)));
         sleep(wait.unwrap_or(INTERVAL).clamp(INTERVAL_MIN, INTERVAL)).await;
         let is_due = parts.tables.next_expiry().is_some_and(|at| at <= unix_ms());
         let Some(database) = parts.database.as_ref().filter(|_| is_due) else {
@@ -74,7 +77,9 @@ pub(super) async fn prune(parts: &Arc<ControlParts>) {
     };
     loop {
         sleep(HOUR).await;
-        let Some(database) = parts.database.as_ref() else { continue };
+        let Some(database) = parts.database.as_ref() else {
+            continue;
+        };
         let is_written = parts.live.load().head.is_some() && !parts.health().is_forked;
         if !is_written || !parts.may_read() || !has_lease(parts, database, "retention").await {
             continue;
@@ -83,7 +88,12 @@ pub(super) async fn prune(parts: &Arc<ControlParts>) {
             tracing::warn!(%error, "the audit chain cannot be anchored; trying again in an hour");
         }
         match database.verify_audit(None).await {
-            Ok(report) => parts.gate.metrics().control.audit_broken.set((!report.is_intact()).into()),
+            Ok(report) => parts
+                .gate
+                .metrics()
+                .control
+                .audit_broken
+                .set((!report.is_intact()).into()),
             Err(error) => tracing::warn!(%error, "the audit log cannot be verified; trying again in an hour"),
         }
         if let Err(error) = database.prune(retention).await {

@@ -89,14 +89,20 @@ pub(super) async fn catch_up(parts: &Arc<ControlParts>, database: &Database) {
         }
         Err(Halt::Forked(text)) => {
             if !health.is_forked {
-                tracing::error!(reason = text, "control_forked: the database has another history; keeping the rules");
+                tracing::error!(
+                    reason = text,
+                    "control_forked: the database has another history; keeping the rules"
+                );
             }
             health.is_up = true;
             health.is_forked = true;
             health.error = Some(text);
         }
         Err(Halt::Failed(text)) => {
-            tracing::error!(error = text, "managed rules cannot be applied; keeping the previous rules");
+            tracing::error!(
+                error = text,
+                "managed rules cannot be applied; keeping the previous rules"
+            );
             health.error = Some(text);
         }
     }
@@ -211,7 +217,10 @@ async fn apply_changes(
         };
         verify(&applied, &changes)?;
         (applied.revision, applied.chain) = (last.revision, last.chain);
-        let published = changes.iter().rev().find_map(|change| super::disk::published_version(&change.body));
+        let published = changes
+            .iter()
+            .rev()
+            .find_map(|change| super::disk::published_version(&change.body));
         if let Some(version) = published {
             applied.live_version = version;
         }
@@ -239,7 +248,9 @@ async fn pending_set(
         return Ok(None);
     }
     let Some(meta) = database.version(version).await? else {
-        return Err(Halt::Failed(format!("version {version} is live, and not in the database")));
+        return Err(Halt::Failed(format!(
+            "version {version} is live, and not in the database"
+        )));
     };
     let files = database.version_files(version).await?;
     Ok(Some((meta, files)))
@@ -251,7 +262,10 @@ fn verify(applied: &DatabaseHead, changes: &[Change]) -> Result<(), Halt> {
     for change in changes {
         let expected = chain::next_chain(&chain, change.revision, &change.body);
         if change.revision != revision + 1 || change.chain != expected {
-            return Err(Halt::Forked(format!("revision {} does not extend the applied chain", change.revision)));
+            return Err(Halt::Forked(format!(
+                "revision {} does not extend the applied chain",
+                change.revision
+            )));
         }
         (revision, chain) = (change.revision, change.chain);
     }
@@ -286,7 +300,9 @@ async fn report(parts: &Arc<ControlParts>, database: &Database) {
         digest: live.digest.to_string(),
         rejected_rows: parts.tables.counts().2,
     };
-    let Ok(text) = serde_json::to_string(&status) else { return };
+    let Ok(text) = serde_json::to_string(&status) else {
+        return;
+    };
     let report = InstanceReport {
         id: parts.instance.clone(),
         status: text,

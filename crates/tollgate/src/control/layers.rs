@@ -142,7 +142,8 @@ impl ControlParts {
             Incoming::Snapshot(snapshot) => parts.apply_snapshot(&mut loader, *snapshot),
             Incoming::Disk(found) => parts.apply_found(&mut loader, *found),
         });
-        task.await.map_err(|error| format!("the rules cannot be applied: {error}"))
+        task.await
+            .map_err(|error| format!("the rules cannot be applied: {error}"))
     }
 
     fn apply_changes(&self, loader: &mut ConfigLoader, changes: &[Change], set: Option<NextSet>) {
@@ -209,7 +210,10 @@ impl ControlParts {
         for error in errors {
             tracing::error!("{error}");
         }
-        tracing::error!(version, "the published rules cannot be used here; keeping the previous rules");
+        tracing::error!(
+            version,
+            "the published rules cannot be used here; keeping the previous rules"
+        );
         let text = format!("version {version} cannot be used: {}", errors.join("; "));
         self.gate.record_reload_failure(&text);
         self.gate.metrics().control.rejected_sets.add(1);
@@ -243,7 +247,11 @@ impl ControlParts {
                 for problem in &problems {
                     tracing::error!(text = problem.text, "override row rejected; the other rows are in use");
                 }
-                self.gate.metrics().control.rejected_row_count.add(problems.len() as u64);
+                self.gate
+                    .metrics()
+                    .control
+                    .rejected_row_count
+                    .add(problems.len() as u64);
                 self.tables.record_problems(&edits.rows, &problems);
             }
             (rules, _) => {
@@ -275,7 +283,11 @@ impl ControlParts {
     /// A set with all rows and attributes. Rows that it cannot use are recorded.
     fn amend_all(&self, rules: &RuleSet) -> RuleSet {
         let (amended, edits, problems) = self.tables.amended(rules);
-        self.gate.metrics().control.rejected_row_count.add(problems.len() as u64);
+        self.gate
+            .metrics()
+            .control
+            .rejected_row_count
+            .add(problems.len() as u64);
         self.tables.record_problems(&edits, &problems);
         amended
     }
@@ -338,13 +350,18 @@ impl ControlParts {
     pub(super) async fn wait_applied(&self, revision: u64, timeout: Duration) -> bool {
         let mut applied = self.applied.subscribe();
         let reached = applied.wait_for(|(_, current)| *current >= revision);
-        tokio::time::timeout(timeout, reached).await.is_ok_and(|reached| reached.is_ok())
+        tokio::time::timeout(timeout, reached)
+            .await
+            .is_ok_and(|reached| reached.is_ok())
     }
 
     /// True if the active rules have a rule of this name.
     pub(super) fn has_rule(&self, domain: &str, rule: &str) -> bool {
         let rules = self.gate.active_rules();
-        rules.rules().iter().any(|other| other.id() == rule && other.domain() == domain)
+        rules
+            .rules()
+            .iter()
+            .any(|other| other.id() == rule && other.domain() == domain)
     }
 }
 

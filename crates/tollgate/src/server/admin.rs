@@ -55,7 +55,10 @@ impl Admin {
     pub async fn links(&self) -> AdminLinks {
         let access = &self.service.access;
         // A database that does not answer may have principals.
-        let is_open = !access.has_principal(self.service.control.database()).await.unwrap_or(true);
+        let is_open = !access
+            .has_principal(self.service.control.database())
+            .await
+            .unwrap_or(true);
         let is_auto = self.service.options.settings.anonymous == AnonymousAccess::Auto;
         AdminLinks {
             view: (is_open && is_auto).then(|| access.view_code.clone()),
@@ -83,7 +86,9 @@ impl Admin {
         let has_admin = match self.service.control.database() {
             Some(database) => {
                 let principals = database.principals().await.map_err(|error| error.to_string())?;
-                principals.iter().any(|found| found.role == Role::Admin && access::is_active(found))
+                principals
+                    .iter()
+                    .any(|found| found.role == Role::Admin && access::is_active(found))
             }
             None => false,
         };

@@ -253,16 +253,13 @@ async fn compile(parts: &Arc<ControlParts>, files: Vec<SetFile>) -> ControlResul
         compiled.map(|snapshot| (snapshot, loader.generation()))
     });
     task.await.map_err(|error| {
-        ControlError::PrepareRejected(vec![SetProblem::error(format!("the rules cannot be compiled: {error}"))])
+        ControlError::PrepareRejected(vec![SetProblem::error(format!(
+            "the rules cannot be compiled: {error}"
+        ))])
     })
 }
 
-fn new_version(
-    parts: &ControlParts,
-    files: Vec<SetFile>,
-    options: &PublishOptions,
-    state: VersionState,
-) -> NewVersion {
+fn new_version(parts: &ControlParts, files: Vec<SetFile>, options: &PublishOptions, state: VersionState) -> NewVersion {
     NewVersion {
         parent: parts.live.load().head.as_ref().map_or(0, |head| head.live_version),
         format: FORMAT,
@@ -385,10 +382,16 @@ async fn wait_for_fleet(parts: &ControlParts, database: &Database, published: &m
     };
     while database.kind() == "postgres" {
         let since = follower::unix_ms().saturating_sub(follower::report_age(parts.options.database_poll));
-        let Ok(reports) = database.instances(since).await else { break };
-        let others: Vec<_> = reports.into_iter().filter(|report| report.id != parts.instance).collect();
+        let Ok(reports) = database.instances(since).await else {
+            break;
+        };
+        let others: Vec<_> = reports
+            .into_iter()
+            .filter(|report| report.id != parts.instance)
+            .collect();
         let statuses = follower::statuses(&others);
-        let current = statuses.filter(|status| (status.epoch, status.revision) >= (published.epoch, published.revision));
+        let current =
+            statuses.filter(|status| (status.epoch, status.revision) >= (published.epoch, published.revision));
         let (used, unused): (Vec<_>, Vec<_>) = current.partition(|status| status.version == published.version);
         let waiting = others.len() - used.len() - unused.len();
         if waiting == 0 || Instant::now() >= deadline {
@@ -427,7 +430,10 @@ pub(super) fn check_files(files: &[SetFile]) -> ControlResult<()> {
             )));
         }
         if !paths.insert(&file.path) {
-            return Err(ControlError::Malformed(format!("the path `{}` is there twice", file.path)));
+            return Err(ControlError::Malformed(format!(
+                "the path `{}` is there twice",
+                file.path
+            )));
         }
     }
     Ok(())

@@ -74,9 +74,17 @@ impl ControlMetrics {
             gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
         };
         let version = live.version.unwrap_or(0);
-        gauge("tollgate_rules_version", "Version of the managed rules in use; 0: none.", version)?;
+        gauge(
+            "tollgate_rules_version",
+            "Version of the managed rules in use; 0: none.",
+            version,
+        )?;
         let revision = live.revision.unwrap_or(0);
-        gauge("tollgate_rules_revision", "Revision of the control plane that is applied; 0: none.", revision)?;
+        gauge(
+            "tollgate_rules_revision",
+            "Revision of the control plane that is applied; 0: none.",
+            revision,
+        )?;
         gauge(
             "tollgate_rules_lag_seconds",
             "Age of the newest state of the control plane that is not applied yet.",
@@ -120,7 +128,13 @@ impl ControlMetrics {
             ("refused", &self.writes_refused),
             ("failed", &self.writes_failed),
         ];
-        encode_family(encoder, "tollgate_control_writes", "Writes to the control plane.", "result", &results)
+        encode_family(
+            encoder,
+            "tollgate_control_writes",
+            "Writes to the control plane.",
+            "result",
+            &results,
+        )
     }
 }
 

@@ -191,7 +191,9 @@ mod tests {
             for (name, value) in pairs {
                 headers.insert(HeaderName::from_static(name), value.parse().unwrap());
             }
-            guard.check_origin(&Method::POST, &Uri::from_static("/"), &headers).is_ok()
+            guard
+                .check_origin(&Method::POST, &Uri::from_static("/"), &headers)
+                .is_ok()
         };
         let host = ("host", "127.0.0.1:8090");
         assert!(check(&[host, ("origin", "http://127.0.0.1:8090"), ("x-tollgate", "1")]));
@@ -205,8 +207,10 @@ mod tests {
             ("x-tollgate", "1")
         ]));
         assert!(!check(&[host, ("x-tollgate", "1")]));
-        assert!(guard
-            .check_origin(&Method::GET, &Uri::from_static("/"), &HeaderMap::new())
-            .is_ok());
+        assert!(
+            guard
+                .check_origin(&Method::GET, &Uri::from_static("/"), &HeaderMap::new())
+                .is_ok()
+        );
     }
 }

@@ -210,7 +210,11 @@ fn is_same_limit(one: &str, other: &str) -> bool {
     let limits = |text: &str| {
         let text = text.trim();
         let list = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
-        let items: Result<Vec<Quota>, _> = list.unwrap_or(text).split(',').map(|item| parse_quota(item.trim())).collect();
+        let items: Result<Vec<Quota>, _> = list
+            .unwrap_or(text)
+            .split(',')
+            .map(|item| parse_quota(item.trim()))
+            .collect();
         items.ok().map(|items| (list.is_some(), items))
     };
     limits(one).is_some_and(|one| Some(one) == limits(other))

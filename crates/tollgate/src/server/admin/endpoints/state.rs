@@ -31,7 +31,8 @@ pub(in crate::server::admin) async fn status(call: Call) -> EndpointResult {
         members.insert("etag".into(), tag.into());
         members.insert(
             "live".into(),
-            live.as_ref().map_or(Value::Null, |live| version(&call, live, live.number)),
+            live.as_ref()
+                .map_or(Value::Null, |live| version(&call, live, live.number)),
         );
     }
     Ok(Reply::ok(&body))

@@ -55,7 +55,10 @@ pub(in crate::server::admin) async fn save(call: Call) -> EndpointResult {
     }
     let (meta, is_new) = call.control().save_version(body.files, &options, author).await?;
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-    Ok(Reply::json(status, &version(&call, &meta, call.control().status().version)))
+    Ok(Reply::json(
+        status,
+        &version(&call, &meta, call.control().status().version),
+    ))
 }
 
 /// `api`, `push` or `push <commit>`.
@@ -283,7 +286,11 @@ async fn stale(call: &Call, error: ControlError, sent: Sent) -> AdminProblem {
         };
         PresentItem {
             item: meta.map_or(Value::Null, |meta| version(call, &meta, live.version)),
-            present: if is_restricted { String::new() } else { text(&live.files) },
+            present: if is_restricted {
+                String::new()
+            } else {
+                text(&live.files)
+            },
             sent: if is_restricted { String::new() } else { text(&files) },
             is_of_all_domains: true,
         }
