@@ -282,7 +282,7 @@ fn reading_changes_nothing_whatever_is_asked() {
         "%00",
         "%FF",
         "..%2F..",
-        "{\"merchant\":\"m_1\"}",
+        "%7B%22merchant%22:%22m_1%22%7D",
         "9999999999999999999999",
         "-1",
         "csv",

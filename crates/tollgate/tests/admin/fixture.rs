@@ -101,7 +101,7 @@ impl AdminServer {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(2).enable_all().build().unwrap();
         let mut loader = ConfigLoader::new(Sources {
-            file: Some(folder.path().join("tollgate.yaml")),
+            file: (!options.file_layer.is_empty()).then(|| folder.path().join("tollgate.yaml")),
             variables: Vec::new(),
             store: None,
             set: Vec::new(),

@@ -168,7 +168,7 @@ fn a_text_that_is_not_the_named_rule_is_refused_with_places() {
 fn the_first_rule_takes_the_place_of_those_built_in_and_no_other() {
     let server = AdminServer::with(&Storage::Sqlite, |options| {
         options.settings.tokens = crate::fixture::tokens();
-        options.file_layer = "server: {}\n".to_owned();
+        options.file_layer = String::new();
     });
     assert_eq!(
         server.get("/v1/rules").expect(200).json()["items"][0]["layer"],

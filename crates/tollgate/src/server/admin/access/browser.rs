@@ -84,13 +84,12 @@ impl BrowserGuard {
     }
 
     fn is_own_origin(&self, origin: &str, host: &str) -> bool {
-        if let Some(external) = &self.external {
-            let scheme = if external.is_https { "https" } else { "http" };
-            if origin.eq_ignore_ascii_case(&format!("{scheme}://{}", external.authority)) {
-                return true;
-            }
-        }
-        let scheme = if self.is_tls { "https" } else { "http" };
+        let external = self.external.as_ref();
+        let is_secure = match external.filter(|external| external.authority.eq_ignore_ascii_case(host)) {
+            Some(external) => external.is_https,
+            None => self.is_tls,
+        };
+        let scheme = if is_secure { "https" } else { "http" };
         !host.is_empty() && origin.eq_ignore_ascii_case(&format!("{scheme}://{host}"))
     }
 

@@ -282,11 +282,10 @@ pub(in crate::server::admin) async fn plan(call: Call) -> EndpointResult {
     let files = match (body.files, body.version) {
         (Some(files), None) => files,
         (None, Some(number)) => {
-            call.control()
-                .database()
-                .ok_or(ControlError::NoDatabase)?
-                .version_files(number)
-                .await?
+            let database = call.database()?;
+            let meta = database.version(number).await?;
+            meta.ok_or_else(|| AdminProblem::not_found("there is no such version"))?;
+            database.version_files(number).await?
         }
         _ => return Err(AdminProblem::malformed("send either `files` or `version`")),
     };
