@@ -10,6 +10,8 @@ pub mod database;
 pub mod disk;
 mod error;
 mod expiry;
+pub mod feed;
+mod fleet;
 mod follower;
 mod layers;
 pub mod model;
@@ -20,11 +22,13 @@ mod state;
 mod tables;
 mod write;
 
-pub use error::ControlError;
-pub use follower::InstanceStatus;
+pub use error::{ControlError, InstanceProblems};
+pub use fleet::{FleetInstance, FleetView, InstanceStatus};
 pub use problem::SetProblem;
-pub use start::DatabaseChoice;
-pub use state::{ControlStatus, DatabaseStatus, LiveState, RejectedRow, RuleCounts, RuleLayer, RuleText, RulesOrigin};
+pub use start::{ControlSecret, DatabaseChoice};
+pub use state::{
+    CacheStatus, ControlStatus, DatabaseStatus, LiveState, RejectedRow, RuleCounts, RuleLayer, RuleText, RulesOrigin,
+};
 pub use write::{
     AttributeWrite, CheckedSet, PlannedSet, PublishOptions, PublishSet, Published, RowWrite, WriteOptions, Written,
 };
@@ -52,8 +56,16 @@ pub struct Control {
 /// Settings of the control plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlOptions {
+    /// The secret that instances sign with what they share in the cache; none: they do not.
+    pub secret: Option<ControlSecret>,
+    /// The interval of reads of the cache.
+    pub poll: Duration,
     /// The interval of reads of the database's head.
     pub database_poll: Duration,
+    /// The TTL of cached keys, and the greatest age of a cached head.
+    pub cache_ttl: Duration,
+    /// The longest wait for the votes of instances before a publish.
+    pub prepare_timeout: Duration,
     /// True if the file layer is served when managed rules are expected and cannot be found.
     pub start_without: bool,
     /// True if managed rules are expected though there is no database file: PostgreSQL, or another source, is configured.
@@ -69,7 +81,11 @@ pub struct ControlOptions {
 impl Default for ControlOptions {
     fn default() -> Self {
         Self {
+            secret: None,
+            poll: Duration::from_secs(1),
             database_poll: Duration::from_secs(5),
+            cache_ttl: Duration::from_secs(86_400),
+            prepare_timeout: Duration::from_secs(30),
             start_without: false,
             is_managed: false,
             git_only: false,
@@ -118,14 +134,28 @@ impl Control {
         self.parts.wait_applied(revision, timeout).await
     }
 
-    /// Runs the follower, expiry and retention without end.
+    /// Runs the follower, expiry, retention and the cache without end.
     pub async fn run(self) {
         tokio::join!(
             follower::follow(&self.parts),
             expiry::expire_rows(&self.parts),
             expiry::prune(&self.parts),
             expiry::keep_synced(&self.parts),
+            fleet::report(&self.parts),
+            fleet::vote(&self.parts),
+            feed::refill::refill(&self.parts),
+            feed::refill::preload(&self.parts),
+            self.parts.gate.recent_attempts().keep_recording(),
         );
+    }
+
+    /// Makes the database of this instance the one that all instances follow, in a new epoch: after a restored backup, or a failover that
+    /// lost commits.
+    ///
+    /// # Errors
+    /// No database, or it or the shared store does not answer.
+    pub async fn adopt(&self, author: Author) -> ControlResult<model::DatabaseHead> {
+        self.parts.adopt(author).await
     }
 
     /// The rows after a key, in the order of their keys: from the database, or from memory while it is away.

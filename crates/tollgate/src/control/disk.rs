@@ -9,7 +9,7 @@ mod saved;
 pub use saved::{JournalLine, SavedState};
 
 use super::chain;
-use super::model::{Change, ChangeBody};
+use super::model::Change;
 use crate::data_dir::{DirLock, LockError};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -194,14 +194,6 @@ impl Disk {
 
     fn folder(&self) -> PathBuf {
         self.data_dir.join("rules")
-    }
-}
-
-/// The version that a change makes live, if it is a publish.
-pub(super) fn published_version(body: &ChangeBody) -> Option<u64> {
-    match body {
-        ChangeBody::Publish { version, .. } => Some(*version),
-        _ => None,
     }
 }
 

@@ -182,7 +182,7 @@ impl RowTables {
             return (rules.clone(), rows, Vec::new());
         }
         let (amended, problems) = rules.amend(&rows);
-        (amended.amend_attributes(&attributes), rows, problems)
+        (amended.amend_attributes(&attributes).0, rows, problems)
     }
 
     /// The rows of edits with problems, as they are listed.

@@ -178,4 +178,17 @@ fn a_database_that_lacks_what_is_applied_is_not_written() {
         server.request("GET", "/v1/me").token(ADMIN).expect(200).json()["name"],
         "admin"
     );
+    let adopt = |query: &str, reason: &str| {
+        let body = json!({ "reason": reason });
+        server.by_admin("POST", &format!("/v1/adopt{query}")).json(&body)
+    };
+    adopt("", "").refused(400, "reason-required");
+    let dry = adopt("?dry_run=true", "restored").expect(200).json();
+    assert_eq!((&dry["dry_run"], &dry["epoch"]), (&json!(true), &status["epoch"]));
+    let adopted = adopt("", "restored").expect(200).json();
+    assert!(adopted["epoch"].as_u64() > status["epoch"].as_u64() && adopted["revision"].as_u64() > revision.as_u64());
+    eventually("the new epoch is applied", || {
+        server.get("/v1/status").expect(200).json()["epoch"] == adopted["epoch"]
+    });
+    put.expect(201);
 }

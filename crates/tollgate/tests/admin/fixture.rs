@@ -116,7 +116,14 @@ impl AdminServer {
             gate.advance_phase(Phase::Ready);
             let loader = Arc::new(tokio::sync::Mutex::new(loader));
             let target = Arc::clone(&gate);
-            let control = Control::start(&options.choice, &data_dir, options.control.clone(), target, loader);
+            let control = Control::start(
+                &options.choice,
+                &data_dir,
+                options.control.clone(),
+                target,
+                loader,
+                None,
+            );
             let control = control.await.unwrap();
             let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
             let admin_options = AdminOptions {

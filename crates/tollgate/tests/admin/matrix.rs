@@ -91,7 +91,7 @@ const TABLE: &[Line] = table! {
     GET "/v1/diff?from=0&to=0" View Refused "" 200;
     POST "/v1/publish?dry_run=true" Edit Refused r#"{"files":[],"reason":"x"}"# 200;
     POST "/v1/rollback?dry_run=true" Edit Refused r#"{"version":7,"reason":"x"}"# 404;
-    POST "/v1/adopt" Admin Refused r#"{"reason":"x"}"# 501;
+    POST "/v1/adopt" Admin Refused r#"{"reason":""}"# 400;
     GET "/v1/overrides?domain=DOMAIN" View Refused "" 200;
     GET "/v1/override?domain=DOMAIN&rule=RULE&merchant=m" View Refused "" 404 masked 403;
     PUT "/v1/override?domain=DOMAIN&rule=RULE&merchant=m&dry_run=true" Operator Refused r#"{"terms":"5/min","reason":"x"}"# 200;
