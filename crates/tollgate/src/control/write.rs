@@ -35,6 +35,10 @@ async fn commit(parts: &Arc<ControlParts>, request: CommitRequest) -> ControlRes
         (Err(error), _) => Err(error),
     };
     count(parts, result.as_ref().err());
+    if result.is_ok() {
+        // It has answered: reads go to it, and show what was written before it is applied.
+        parts.health().is_up = true;
+    }
     parts.wake.notify_one();
     result
 }

@@ -73,7 +73,11 @@ impl AuditPlace {
             },
             false => "entries before it wait".to_owned(),
         };
-        tracing::warn!(error, request = record.author.request, "an audit entry waits for the database");
+        tracing::warn!(
+            error,
+            request = record.author.request,
+            "an audit entry waits for the database"
+        );
         let mut waiting = self.0.waiting();
         waiting.entries.push_back(record);
         if !std::mem::replace(&mut waiting.has_writer, true) {
@@ -101,7 +105,12 @@ impl Drop for AuditQueue {
     fn drop(&mut self) {
         for record in &self.waiting().entries {
             let (actor, request) = (&record.author.actor, &record.author.request);
-            tracing::error!(actor, request, action = record.action, "stopped before an audit entry could be written");
+            tracing::error!(
+                actor,
+                request,
+                action = record.action,
+                "stopped before an audit entry could be written"
+            );
         }
     }
 }

@@ -38,18 +38,27 @@ fn schemas() -> Value {
 fn operation(route: &Route) -> Value {
     let mut parameters: Vec<Value> = route.query.iter().filter_map(|name| parameter(route, name)).collect();
     if needs_condition(route) {
-        parameters.push(header("If-Match", "The tag of the item as it was read, or `*` with a reason"));
+        parameters.push(header(
+            "If-Match",
+            "The tag of the item as it was read, or `*` with a reason",
+        ));
         parameters.push(header("If-None-Match", "`*`: the item must not exist"));
     }
     if route.is_idempotent {
-        parameters.push(header("Idempotency-Key", "1 to 128 characters: the request is done once"));
+        parameters.push(header(
+            "Idempotency-Key",
+            "1 to 128 characters: the request is done once",
+        ));
     }
     let problem = json!({
         "description": "An error",
         "content": { "application/problem+json": { "schema": reference("Problem") } },
     });
-    let mut responses: Map<String, Value> =
-        route.gives.iter().map(|(status, name)| (status.to_string(), response(name))).collect();
+    let mut responses: Map<String, Value> = route
+        .gives
+        .iter()
+        .map(|(status, name)| (status.to_string(), response(name)))
+        .collect();
     responses.insert("4XX".to_owned(), problem.clone());
     responses.insert("5XX".to_owned(), problem);
     let mut operation = json!({
@@ -114,8 +123,12 @@ fn response(name: &str) -> Value {
             "application/json": { "schema": reference(name) },
             "text/plain": { "schema": { "type": "string" } },
         } }),
-        "application/schema+json" => json!({ "description": "Done", "content": { name: { "schema": { "type": "object" } } } }),
-        _ if name.contains('/') => json!({ "description": "Done", "content": { name: { "schema": { "type": "string" } } } }),
+        "application/schema+json" => {
+            json!({ "description": "Done", "content": { name: { "schema": { "type": "object" } } } })
+        }
+        _ if name.contains('/') => {
+            json!({ "description": "Done", "content": { name: { "schema": { "type": "string" } } } })
+        }
         _ => json!({ "description": "Done", "content": { "application/json": { "schema": reference(name) } } }),
     }
 }
@@ -173,7 +186,10 @@ mod tests {
         let known = schemas["schemas"].as_object().unwrap();
         let text = document().to_string();
         for name in known.keys() {
-            assert!(text.contains(&format!("#/components/schemas/{name}\"")), "{name} is not used");
+            assert!(
+                text.contains(&format!("#/components/schemas/{name}\"")),
+                "{name} is not used"
+            );
         }
         for part in text.split("#/components/schemas/").skip(1) {
             let name = part.split('"').next().unwrap();

@@ -141,8 +141,8 @@ pub(super) static ROUTES: &[Route] = routes! {
         "PublishBody" => [200 "Published"], "Makes a version live";
     POST "/v1/rollback" EDIT, Small, true, ["wait", "dry_run"], versions::rollback,
         "RollbackBody" => [200 "Published"], "Makes an older version live again";
-    POST "/v1/adopt" ADMIN, Small, false, [], versions::adopt,
-        "AdoptBody" => [200 "Status"], "Starts a new epoch";
+    POST "/v1/adopt" ADMIN, Small, false, ["dry_run"], versions::adopt,
+        "AdoptBody" => [200 "Adopted"], "Starts a new epoch";
     GET "/v1/overrides" VIEW, None, false, ["domain", "rule", "q", "expiring", "limit", "after"], overrides::list,
         "" => [200 "RowList"], "Override rows";
     GET "/v1/override" VIEW, None, false, ["*", "domain", "rule", "subject"], overrides::get,

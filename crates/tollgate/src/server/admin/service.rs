@@ -83,19 +83,21 @@ impl AdminService {
         let service = Arc::clone(&self);
         let _permit = acquire(&service.requests).await?;
         let (head, body) = request.into_parts();
-        let has_bearer = head.headers.contains_key(AUTHORIZATION);
-        if !has_bearer {
-            self.browser.check_origin(&head.method, &head.uri, &head.headers)?;
-        }
         let caller = match route.access {
             Access::Open | Access::Login => None,
             Access::Any | Access::Needs(_) => {
                 let cookie = self.browser.cookie_name();
                 let control = &self.control;
                 let caller = self.access.authenticate(&head.headers, &cookie, peer, control).await?;
-                Some(check(route.access, caller)?)
+                Some(caller.ok_or_else(AdminProblem::unauthorized)?)
             }
         };
+        if !head.headers.contains_key(AUTHORIZATION) {
+            self.browser.check_origin(&head.method, &head.uri, &head.headers)?;
+        }
+        if let Some(caller) = &caller {
+            check_right(route.access, caller)?;
+        }
         let text = head.uri.query().unwrap_or_default();
         let query = Query::parse(text, route.query)?;
         let _large = match route.body {
@@ -197,9 +199,8 @@ impl Drop for Claim<'_> {
     }
 }
 
-/// The caller, if it has the right.
-fn check(access: Access, caller: Option<Caller>) -> Result<Caller, AdminProblem> {
-    let caller = caller.ok_or_else(AdminProblem::unauthorized)?;
+/// Rejects a caller that does not have the right.
+fn check_right(access: Access, caller: &Caller) -> Result<(), AdminProblem> {
     match access {
         Access::Needs(right) if !caller.has(right) => {
             let detail = format!(
@@ -208,7 +209,7 @@ fn check(access: Access, caller: Option<Caller>) -> Result<Caller, AdminProblem>
             );
             Err(AdminProblem::forbidden("forbidden", detail))
         }
-        _ => Ok(caller),
+        _ => Ok(()),
     }
 }
 

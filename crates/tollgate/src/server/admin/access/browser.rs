@@ -84,13 +84,12 @@ impl BrowserGuard {
     }
 
     fn is_own_origin(&self, origin: &str, host: &str) -> bool {
-        if let Some(external) = &self.external {
-            let scheme = if external.is_https { "https" } else { "http" };
-            if origin.eq_ignore_ascii_case(&format!("{scheme}://{}", external.authority)) {
-                return true;
-            }
-        }
-        let scheme = if self.is_tls { "https" } else { "http" };
+        let external = self.external.as_ref();
+        let is_secure = match external.filter(|external| external.authority.eq_ignore_ascii_case(host)) {
+            Some(external) => external.is_https,
+            None => self.is_tls,
+        };
+        let scheme = if is_secure { "https" } else { "http" };
         !host.is_empty() && origin.eq_ignore_ascii_case(&format!("{scheme}://{host}"))
     }
 
@@ -191,7 +190,9 @@ mod tests {
             for (name, value) in pairs {
                 headers.insert(HeaderName::from_static(name), value.parse().unwrap());
             }
-            guard.check_origin(&Method::POST, &Uri::from_static("/"), &headers).is_ok()
+            guard
+                .check_origin(&Method::POST, &Uri::from_static("/"), &headers)
+                .is_ok()
         };
         let host = ("host", "127.0.0.1:8090");
         assert!(check(&[host, ("origin", "http://127.0.0.1:8090"), ("x-tollgate", "1")]));
@@ -205,8 +206,10 @@ mod tests {
             ("x-tollgate", "1")
         ]));
         assert!(!check(&[host, ("x-tollgate", "1")]));
-        assert!(guard
-            .check_origin(&Method::GET, &Uri::from_static("/"), &HeaderMap::new())
-            .is_ok());
+        assert!(
+            guard
+                .check_origin(&Method::GET, &Uri::from_static("/"), &HeaderMap::new())
+                .is_ok()
+        );
     }
 }

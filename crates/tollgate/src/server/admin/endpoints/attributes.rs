@@ -101,6 +101,7 @@ pub(in crate::server::admin) async fn put(call: Call) -> EndpointResult {
         dry_run: call.query.flag("dry_run")?,
     };
     let author = call.author(&body.reason)?;
+    let is_new = call.control().attribute(&key).await.is_none();
     let mut attribute = SubjectAttribute {
         source: key.source.clone(),
         subject: key.subject.clone(),
@@ -120,7 +121,7 @@ pub(in crate::server::admin) async fn put(call: Call) -> EndpointResult {
         Err(error) => return Err(stale(&call, error, Some(&attribute.value)).await),
     };
     attribute.revision = written.revision;
-    let status = if written.created && !options.dry_run {
+    let status = if is_new && !options.dry_run {
         StatusCode::CREATED
     } else {
         StatusCode::OK

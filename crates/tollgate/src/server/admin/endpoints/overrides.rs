@@ -9,7 +9,7 @@ use crate::server::admin::access::now_ms;
 use crate::server::admin::problem::AdminProblem;
 use crate::server::admin::reply::Reply;
 use crate::server::admin::request::table::{self, TableFormat, csv_cell};
-use crate::server::admin::request::{Call, need_reason, time};
+use crate::server::admin::request::{Call, NUMBER_MAX, need_reason, time};
 use hyper::StatusCode;
 use hyper::header::HeaderName;
 use serde::Deserialize;
@@ -141,7 +141,9 @@ pub(in crate::server::admin) async fn put(call: Call) -> EndpointResult {
     };
     let author = call.author(&body.reason)?;
     // Terms of an equal meaning are no change, however they are written.
-    let terms = match call.control().row(&key).await {
+    let present = call.control().row(&key).await;
+    let is_new = present.is_none();
+    let terms = match present {
         Some(row) if is_same_limit(&row.terms, &body.terms) => row.terms,
         _ => body.terms,
     };
@@ -168,7 +170,7 @@ pub(in crate::server::admin) async fn put(call: Call) -> EndpointResult {
         Err(error) => return Err(stale(&call, error, Some(&row)).await),
     };
     row.revision = written.revision;
-    let status = if written.created && !options.dry_run {
+    let status = if is_new && !options.dry_run {
         StatusCode::CREATED
     } else {
         StatusCode::OK
@@ -210,7 +212,11 @@ fn is_same_limit(one: &str, other: &str) -> bool {
     let limits = |text: &str| {
         let text = text.trim();
         let list = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
-        let items: Result<Vec<Quota>, _> = list.unwrap_or(text).split(',').map(|item| parse_quota(item.trim())).collect();
+        let items: Result<Vec<Quota>, _> = list
+            .unwrap_or(text)
+            .split(',')
+            .map(|item| parse_quota(item.trim()))
+            .collect();
         items.ok().map(|items| (list.is_some(), items))
     };
     limits(one).is_some_and(|one| Some(one) == limits(other))
@@ -224,10 +230,15 @@ fn expiry(expires_at: u64, until: Option<&str>) -> Result<u64, AdminProblem> {
         Some(text) => time::parse(text)
             .ok_or_else(|| AdminProblem::field("until", "write `2026-12-01` or `2026-12-01T10:00:00Z`"))?,
     };
-    match expires_at != 0 && expires_at <= now_ms() {
-        true => Err(AdminProblem::field("expires_at", "is in the past")),
-        false => Ok(expires_at),
+    match is_end(expires_at) {
+        true => Ok(expires_at),
+        false => Err(AdminProblem::field("expires_at", "is in the past, or no time")),
     }
+}
+
+/// True for an end that lies ahead, and for none.
+pub(in crate::server::admin) fn is_end(expires_at: u64) -> bool {
+    expires_at == 0 || (expires_at > now_ms() && expires_at <= NUMBER_MAX)
 }
 
 /// True for a limit of zero.
@@ -291,8 +302,8 @@ pub(in crate::server::admin) async fn import(call: Call) -> EndpointResult {
         call.check_domain(domain)?;
         let rule = row.rule.as_deref().or(call.query.get("rule"));
         let rule = rule.ok_or_else(|| AdminProblem::malformed(format!("line {line} names no rule")))?;
-        if row.expires_at != 0 && row.expires_at <= now_ms() && row.terms.is_some() {
-            problems.push(SetProblem::error("`expires_at` is in the past").at_line(line));
+        if !is_end(row.expires_at) && row.terms.is_some() {
+            problems.push(SetProblem::error("`expires_at` is in the past, or no time").at_line(line));
         }
         if row.terms.as_deref().is_some_and(is_ban) {
             need_reason(reason, "a ban")?;

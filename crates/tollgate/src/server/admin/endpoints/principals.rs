@@ -1,6 +1,7 @@
 //! Users and tokens.
 
 use super::EndpointResult;
+use super::overrides::is_end;
 use super::sessions::{PASSWORD_BYTES_MAX, hashing_failed};
 use crate::control::database::DatabaseError;
 use crate::control::model::{Principal, PrincipalKind, Role};
@@ -86,8 +87,8 @@ async fn add(
         let detail = format!("at most {DOMAINS_MAX}, of 1 to 256 bytes each");
         return Err(AdminProblem::field("domains", detail));
     }
-    if body.expires_at != 0 && body.expires_at <= now_ms() {
-        return Err(AdminProblem::field("expires_at", "is in the past"));
+    if !is_end(body.expires_at) {
+        return Err(AdminProblem::field("expires_at", "is in the past, or no time"));
     }
     let principal = Principal {
         domains: body.domains,

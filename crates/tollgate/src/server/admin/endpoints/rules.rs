@@ -40,7 +40,8 @@ pub(in crate::server::admin) async fn list(call: Call) -> EndpointResult {
     let (domains, limit) = (call.domains()?, call.limit(1_000)?);
     let after: Option<(String, String)> = call.after()?;
     let text = call.query.get("q").map(str::to_lowercase);
-    let (mode, layer) = (call.query.get("mode"), call.query.get("layer"));
+    let mode = one_of(&call, "mode", &["enforce", "shadow", "disabled"])?;
+    let layer = one_of(&call, "layer", &["quickstart", "file", "managed"])?;
     let control = call.control();
     let snapshot = call.service.gate.snapshot(Protocol::Http);
     let mut found: Vec<&Rule> = snapshot.limiter().rules().rules().iter().collect();
@@ -67,6 +68,17 @@ pub(in crate::server::admin) async fn list(call: Call) -> EndpointResult {
         .collect();
     let tag = etag::text(call.epoch(), control.live().set_revision);
     Ok(Reply::ok(&json!({ "items": items, "next": next, "etag": tag })))
+}
+
+/// A parameter that is one of these words.
+fn one_of<'c>(call: &'c Call, name: &str, words: &[&str]) -> Result<Option<&'c str>, AdminProblem> {
+    match call.query.get(name) {
+        Some(word) if !words.contains(&word) => Err(AdminProblem::field(
+            name,
+            format!("must be one of: {}", words.join(", ")),
+        )),
+        found => Ok(found),
+    }
 }
 
 /// The domain and the id that the query names.
@@ -125,7 +137,11 @@ pub(in crate::server::admin) async fn put(call: Call) -> EndpointResult {
     let author = call.author(&body.reason)?;
     let present = call.control().rule_text(&domain, &id).await;
     let published = match check_rule(&call, present.as_ref(), &options) {
-        Ok(()) => call.control().put_rule(&domain, &id, &body.yaml, &options, author).await,
+        Ok(()) => {
+            call.control()
+                .put_rule(&domain, &id, &body.yaml, &options, author)
+                .await
+        }
         Err(error) => Err(error),
     };
     let published = match published {
@@ -166,7 +182,9 @@ async fn stale(call: &Call, error: ControlError, (domain, id): (&str, &str), sen
     stale::problem(call, error, async || {
         let found = found(call, domain, id).await;
         let text = |yaml: &str| format!("{}\n", yaml.trim_end());
-        let present = found.as_ref().and_then(|(item, _)| item.get("yaml")?.as_str().map(text));
+        let present = found
+            .as_ref()
+            .and_then(|(item, _)| item.get("yaml")?.as_str().map(text));
         PresentItem {
             item: found.map_or(Value::Null, |(item, _)| item),
             present: present.unwrap_or_default(),
@@ -264,11 +282,10 @@ pub(in crate::server::admin) async fn plan(call: Call) -> EndpointResult {
     let files = match (body.files, body.version) {
         (Some(files), None) => files,
         (None, Some(number)) => {
-            call.control()
-                .database()
-                .ok_or(ControlError::NoDatabase)?
-                .version_files(number)
-                .await?
+            let database = call.database()?;
+            let meta = database.version(number).await?;
+            meta.ok_or_else(|| AdminProblem::not_found("there is no such version"))?;
+            database.version_files(number).await?
         }
         _ => return Err(AdminProblem::malformed("send either `files` or `version`")),
     };

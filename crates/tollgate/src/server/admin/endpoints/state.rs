@@ -16,7 +16,7 @@ pub(in crate::server::admin) async fn status(call: Call) -> EndpointResult {
         row.text = call.show_message(std::mem::take(&mut row.text));
     }
     if call.caller()?.is_restricted() {
-        status.error = status.error.map(|_| "hidden: it may be about other domains".to_owned());
+        status.error = status.error.map(|_| OTHER_DOMAINS.to_owned());
     }
     let live = match call.control().database() {
         // Without the database, status is reported all the same.
@@ -40,7 +40,8 @@ pub(in crate::server::admin) async fn status(call: Call) -> EndpointResult {
         );
         members.insert(
             "live".into(),
-            live.as_ref().map_or(Value::Null, |live| version(&call, live, live.number)),
+            live.as_ref()
+                .map_or(Value::Null, |live| version(&call, live, live.number)),
         );
     }
     Ok(Reply::ok(&body))
@@ -57,16 +58,27 @@ pub(in crate::server::admin) fn version(call: &Call, meta: &VersionMeta, live: u
 }
 
 pub(in crate::server::admin) async fn instances(call: Call) -> EndpointResult {
-    let view = call.control().instances().await;
-    let items = view.instances.iter().map(|instance| {
+    let own = call.control().instance();
+    let fleet = call.control().instances().await;
+    let is_restricted = call.caller()?.is_restricted();
+    let items = fleet.instances.iter().map(|instance| {
         let mut item = json!(instance);
         if let Value::Object(members) = &mut item {
             members.insert("seen_at".into(), instance.status.at.into());
-            members.insert("self".into(), (instance.id == call.control().instance()).into());
+            members.insert("self".into(), (instance.id == own).into());
+            if is_restricted && members.contains_key("error") {
+                members.insert("error".into(), OTHER_DOMAINS.into());
+            }
         }
         item
     });
-    Ok(Reply::page(items.collect(), None))
+    Ok(Reply::ok(&json!({
+        "items": items.collect::<Vec<Value>>(),
+        "next": null,
+        "differ": fleet.differ,
+        "warnings": fleet.warnings,
+        "error": fleet.error,
+    })))
 }
 
 pub(in crate::server::admin) async fn store(call: Call) -> EndpointResult {
@@ -78,3 +90,6 @@ pub(in crate::server::admin) async fn store(call: Call) -> EndpointResult {
     let available = !call.service.gate.is_missing_store();
     Ok(Reply::ok(&json!({ "kind": kind, "available": available })))
 }
+
+/// The text in place of a message that may be about any domain.
+const OTHER_DOMAINS: &str = "hidden: it may be about other domains";

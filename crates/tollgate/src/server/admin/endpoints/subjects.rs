@@ -130,7 +130,10 @@ pub(in crate::server::admin) async fn forget(call: Call) -> EndpointResult {
     let gate = Arc::clone(&call.service.gate);
     if call.query.flag("dry_run")? {
         check_request::subject(subject.to_string().as_bytes())?;
-        let is_known = body.rule.as_ref().is_none_or(|rule| call.control().has_rule(&domain, rule));
+        let is_known = body
+            .rule
+            .as_ref()
+            .is_none_or(|rule| call.control().has_rule(&domain, rule));
         return match is_known {
             true => Ok(Reply::ok(&json!({ "forgotten": 0, "dry_run": true }))),
             false => Err(AdminProblem::field("rule", "there is no such rule in the domain")),

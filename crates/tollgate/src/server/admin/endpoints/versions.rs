@@ -4,7 +4,7 @@ use super::EndpointResult;
 use super::rules::check_glass;
 use super::stale::{self, PresentItem};
 use super::state::version;
-use crate::control::model::{Digest, Precondition, SetFile};
+use crate::control::model::{DatabaseHead, Digest, Precondition, SetFile};
 use crate::control::{ControlError, PublishOptions, PublishSet, Published};
 use crate::server::admin::access::rights::{Caller, Right};
 use crate::server::admin::problem::AdminProblem;
@@ -55,7 +55,10 @@ pub(in crate::server::admin) async fn save(call: Call) -> EndpointResult {
     }
     let (meta, is_new) = call.control().save_version(body.files, &options, author).await?;
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-    Ok(Reply::json(status, &version(&call, &meta, call.control().status().version)))
+    Ok(Reply::json(
+        status,
+        &version(&call, &meta, call.control().status().version),
+    ))
 }
 
 /// `api`, `push` or `push <commit>`.
@@ -283,7 +286,11 @@ async fn stale(call: &Call, error: ControlError, sent: Sent) -> AdminProblem {
         };
         PresentItem {
             item: meta.map_or(Value::Null, |meta| version(call, &meta, live.version)),
-            present: if is_restricted { String::new() } else { text(&live.files) },
+            present: if is_restricted {
+                String::new()
+            } else {
+                text(&live.files)
+            },
             sent: if is_restricted { String::new() } else { text(&files) },
             is_of_all_domains: true,
         }
@@ -338,12 +345,28 @@ pub(in crate::server::admin) async fn adopt(call: Call) -> EndpointResult {
     call.check_unrestricted()?;
     let body: AdoptBody = call.json()?;
     need_reason(&body.reason, "a new epoch")?;
-    call.author(&body.reason)?;
-    Err(AdminProblem::new(
-        StatusCode::NOT_IMPLEMENTED,
-        "not-implemented",
-        "this version cannot start a new epoch yet",
-    ))
+    let author = call.author(&body.reason)?;
+    if call.query.flag("dry_run")? {
+        let live = call.control().live();
+        let head = live
+            .head
+            .as_ref()
+            .ok_or_else(|| AdminProblem::not_found("there is no database to adopt yet"))?;
+        return Ok(Reply::ok(&head_item(head, true)));
+    }
+    let head = call.control().adopt(author).await?;
+    Ok(Reply::ok(&head_item(&head, false)))
+}
+
+/// The position of a database as the API has it.
+fn head_item(head: &DatabaseHead, dry_run: bool) -> Value {
+    json!({
+        "database_id": head.database_id,
+        "epoch": head.epoch,
+        "revision": head.revision,
+        "version": head.live_version,
+        "dry_run": dry_run,
+    })
 }
 
 const WAIT_DEFAULT: Duration = Duration::from_secs(2);
