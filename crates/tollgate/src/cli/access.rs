@@ -1,4 +1,8 @@
 //! `tollgate user` and `tollgate token`: who may use the admin API. Secrets are printed once.
+//!
+//! `access/offline.rs` adds to the database of a stopped server.
+
+mod offline;
 
 use super::admin::table::{cell, number, render};
 use super::admin::{AdminArgs, AdminCall, CommandResult, Failure, date, finish, report};
@@ -29,7 +33,8 @@ enum UserCommand {
     /// Adds a person, and prints the generated password once unless a file has one
     #[command(after_help = "Examples:
   tollgate user add anna --role editor --domain shop
-  tollgate user add anna --setup 7K3F-9QXM-2HTD --password-file password")]
+  tollgate user add anna --setup 7K3F-9QXM-2HTD --password-file password
+  tollgate user add anna --role admin --offline --config tollgate.yaml")]
     Add {
         #[command(flatten)]
         add: PrincipalArgs,
@@ -56,7 +61,8 @@ enum TokenCommand {
     /// Adds a token for a program, and prints it once
     #[command(after_help = "Examples:
   tollgate token add ci --role editor --expires 90day
-  tollgate token add ops --setup 7K3F-9QXM-2HTD")]
+  tollgate token add ops --setup 7K3F-9QXM-2HTD
+  tollgate token add ops --role admin --offline --config tollgate.yaml")]
     Add {
         #[command(flatten)]
         add: PrincipalArgs,
@@ -96,6 +102,8 @@ struct PrincipalArgs {
     /// Reason, for the audit log
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
+    #[command(flatten)]
+    offline: offline::OfflineArgs,
     #[command(flatten)]
     admin: AdminArgs,
 }
@@ -163,6 +171,10 @@ impl Token {
 
 impl PrincipalArgs {
     fn run(&self, kind: PrincipalKind, password: Option<String>) -> CommandResult {
+        let role = self.role.map_or(Role::Viewer, RoleArg::role);
+        if self.offline.offline {
+            return offline::add(self, kind, role, password);
+        }
         let mut body = Map::from_iter([("name".to_owned(), json!(self.name))]);
         let mut insert = |name: &str, value: Value| {
             body.insert(name.to_owned(), value);
@@ -185,7 +197,6 @@ impl PrincipalArgs {
                 "/setup"
             }
             (None, kind) => {
-                let role = self.role.map_or(Role::Viewer, RoleArg::role);
                 insert("role", serde_json::to_value(role).unwrap_or_default());
                 insert("domains", json!(self.domain));
                 insert("expires_at", json!(self.expires.unwrap_or(0)));

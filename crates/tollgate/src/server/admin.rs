@@ -7,6 +7,7 @@ mod access;
 mod connection;
 mod cursors;
 mod endpoints;
+mod offline;
 mod openapi;
 mod problem;
 mod reply;
@@ -15,6 +16,7 @@ mod routes;
 mod service;
 pub mod settings;
 
+pub use offline::new_principal;
 pub use settings::{AdminOptions, AdminSettings, AdminToken, AnonymousAccess, ExternalUrl, SubjectDisplay};
 
 use self::connection::AdminFrontEnd;

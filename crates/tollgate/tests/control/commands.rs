@@ -1,6 +1,6 @@
 //! The commands against a real server: what they do, print and end with.
 
-use crate::program::{ControlServer, TestFolder, secret};
+use crate::program::{ControlServer, TestFolder, run_at, secret};
 use serde_json::Value;
 
 const RULES: &str = "# A comment that stays.\nrules:\n  - { id: plan, per: user,   limit: 5/min }\n";
@@ -382,4 +382,46 @@ fn an_id_of_a_file_of_the_server_is_refused_with_both_places() {
     for text in ["tollgate.yaml", "a.yaml", "plan"] {
         assert!(refused.stderr.contains(text), "`{text}` is missing: {refused:?}");
     }
+}
+
+#[test]
+fn a_token_is_added_offline_while_the_server_is_stopped_and_only_then() {
+    let folder = TestFolder::new();
+    folder.write("tollgate.yaml", "data_dir: data\nrules: []\n");
+    let add = [
+        "token",
+        "add",
+        "ops",
+        "--role",
+        "admin",
+        "--offline",
+        "--reason",
+        "headless",
+    ];
+    let nowhere = "http://127.0.0.1:9";
+    let added = run_at(&folder, nowhere, "", &add);
+    assert_eq!(added.code, Some(0), "{added:?}");
+    assert!(added.stdout.starts_with("ops: admin\ntoken: tgt_"), "{added:?}");
+    let twice = run_at(&folder, nowhere, "", &add);
+    assert_eq!(twice.code, Some(1), "{twice:?}");
+    let server = ControlServer::start_with(&folder, &[]);
+    assert!(
+        !server.banner.contains("setup: "),
+        "there is an admin: {}",
+        server.banner
+    );
+    let token = secret(&added.stdout, "token: ");
+    let list = server.run_as(&folder, &token, &["token", "list"]);
+    assert_eq!(list.code, Some(0), "{list:?}");
+    assert!(list.stdout.contains("offline"), "{list:?}");
+    let audit = server.run_as(&folder, &token, &["audit"]);
+    assert!(audit.stdout.contains("headless"), "{audit:?}");
+    let held = run_at(
+        &folder,
+        nowhere,
+        "",
+        &["user", "add", "anna", "--role", "viewer", "--offline"],
+    );
+    assert_eq!(held.code, Some(2), "{held:?}");
+    assert!(held.stderr.contains("stop the server first"), "{held:?}");
 }
