@@ -10,6 +10,8 @@ pub mod database;
 pub mod disk;
 mod error;
 mod expiry;
+pub mod feed;
+mod fleet;
 mod follower;
 mod layers;
 pub mod model;
@@ -20,18 +22,20 @@ mod state;
 mod tables;
 mod write;
 
-pub use error::ControlError;
-pub use follower::InstanceStatus;
+pub use error::{ControlError, InstanceProblems};
+pub use fleet::{FleetInstance, FleetView, InstanceStatus};
 pub use problem::SetProblem;
 pub use start::{ControlSecret, DatabaseChoice};
-pub use state::{ControlStatus, DatabaseStatus, LiveState, RejectedRow, RuleCounts, RuleLayer, RuleText, RulesOrigin};
+pub use state::{
+    CacheStatus, ControlStatus, DatabaseStatus, LiveState, RejectedRow, RuleCounts, RuleLayer, RuleText, RulesOrigin,
+};
 pub use write::{
     AttributeWrite, CheckedSet, PlannedSet, PublishOptions, PublishSet, Published, RowWrite, WriteOptions, Written,
 };
 
 use self::database::{AttributeFilter, AttributeKey, Database, RowFilter, RowKey};
-use self::model::{Author, OverrideRow, RowSubject, SetFile, SubjectAttribute, VersionMeta};
 use self::layers::ControlParts;
+use self::model::{Author, OverrideRow, RowSubject, SetFile, SubjectAttribute, VersionMeta};
 use self::write::{publish, rows, rule_edit};
 use std::sync::Arc;
 use std::time::Duration;
@@ -130,14 +134,28 @@ impl Control {
         self.parts.wait_applied(revision, timeout).await
     }
 
-    /// Runs the follower, expiry and retention without end.
+    /// Runs the follower, expiry, retention and the cache without end.
     pub async fn run(self) {
         tokio::join!(
             follower::follow(&self.parts),
             expiry::expire_rows(&self.parts),
             expiry::prune(&self.parts),
             expiry::keep_synced(&self.parts),
+            fleet::report(&self.parts),
+            fleet::vote(&self.parts),
+            feed::refill::refill(&self.parts),
+            feed::refill::preload(&self.parts),
+            self.parts.gate.recent_attempts().keep_recording(),
         );
+    }
+
+    /// Makes the database of this instance the one that all instances follow, in a new epoch: after a restored backup, or a failover that
+    /// lost commits.
+    ///
+    /// # Errors
+    /// No database, or it or the shared store does not answer.
+    pub async fn adopt(&self, author: Author) -> ControlResult<model::DatabaseHead> {
+        self.parts.adopt(author).await
     }
 
     /// The rows after a key, in the order of their keys: from the database, or from memory while it is away.

@@ -18,7 +18,6 @@ use self::terms::RowTerms;
 use super::attempt::Attempt;
 use super::model::{Dimension, LimitOrigin, Rule, RuleSet, Terms, Variant};
 use smallvec::SmallVec;
-use std::sync::Arc;
 
 /// An edit of one row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +33,7 @@ pub struct RowEdit {
     pub terms: Option<Box<str>>,
 }
 
-/// The reason for which an edit was not applied.
+/// The reason for which an edit of a row or of a subject attribute was not applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowProblem {
     /// The index of the edit.
@@ -43,6 +42,15 @@ pub struct RowProblem {
     pub text: String,
     /// The way to fix it.
     pub hint: String,
+}
+
+/// The edits that were not applied.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EditProblems {
+    /// Those of rows.
+    pub rows: Vec<RowProblem>,
+    /// Those of subject attributes.
+    pub attributes: Vec<RowProblem>,
 }
 
 /// The identity of a row within its rule.
@@ -57,7 +65,7 @@ pub struct RowSubject<'r> {
 #[derive(Clone, Debug, Default)]
 pub(in crate::rules) struct Rows {
     /// By rule, attribute set and values. None: the rule of the row does not exist.
-    table: Table<Option<Arc<RowTerms>>>,
+    table: Table<Option<RowTerms>>,
     /// The attribute sets of each rule that has rows.
     rules: RuleRowsTable,
     orphans: usize,
@@ -132,7 +140,7 @@ impl Rows {
         let Some((first, rest)) = attributes.split_first() else {
             *tries = tries.saturating_sub(1);
             let (key, terms) = self.table.find(key)?;
-            return Some((key, terms.as_deref()?));
+            return Some((key, terms.as_ref()?));
         };
         let length = key.len();
         for value in attempt.values(&first.attribute) {

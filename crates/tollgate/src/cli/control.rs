@@ -124,6 +124,21 @@ fn problems(status: &Value) -> Vec<String> {
     if flag(status, "forked") == Some(true) {
         found.push("the database has another history than this instance; restore it, or adopt it".to_owned());
     }
+    let fleet = status.get("fleet").unwrap_or(&Value::Null);
+    let warnings = fleet.get("warnings").and_then(Value::as_array);
+    found.extend(
+        warnings
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .map(str::to_owned),
+    );
+    if flag(fleet, "differ") == Some(true) {
+        found.push("instances use different rules; compare their revisions and digests".to_owned());
+    }
+    if let Some(error) = fleet.get("error").and_then(Value::as_str) {
+        found.push(format!("other instances cannot be seen: {error}"));
+    }
     let database = status.get("database").unwrap_or(&Value::Null);
     if cell(database, "kind") != "none" && flag(database, "up") == Some(false) {
         found.push("the database is unavailable; decisions continue, writes are refused".to_owned());

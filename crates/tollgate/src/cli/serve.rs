@@ -213,9 +213,13 @@ async fn serve_from(
     // At once and not after the drain: the others take over now.
     let departure = {
         let (stopping, counters) = (front_ends.stopping(), store.counters());
+        let (control, control_runtime) = (control.clone(), control_runtime.clone());
         tokio::spawn(async move {
             stopping.await;
+            let leaving = control_runtime.spawn(async move { control.leave().await });
             counters.deregister().await;
+            // A panic in it is logged, and its status expires.
+            let _ = leaving.await;
         })
     };
     banner::print(front_ends.bound(), &config, admin.as_ref(), &sample);

@@ -9,7 +9,7 @@ mod saved;
 pub use saved::{JournalLine, SavedState};
 
 use super::chain;
-use super::model::{Change, ChangeBody};
+use super::model::Change;
 use crate::data_dir::{DirLock, LockError};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -173,7 +173,9 @@ impl Disk {
                 Ok(_) => {}
                 Err(_) => break false,
             }
-            let Some(change) = JournalLine::decode(&line) else { break false };
+            let Some(change) = JournalLine::decode(&line) else {
+                break false;
+            };
             if change.revision > state.head.revision {
                 let is_next = change.revision == revision + 1
                     && chain::next_chain(&chain, change.revision, &change.body) == change.chain;
@@ -192,14 +194,6 @@ impl Disk {
 
     fn folder(&self) -> PathBuf {
         self.data_dir.join("rules")
-    }
-}
-
-/// The version that a change makes live, if it is a publish.
-pub(super) fn published_version(body: &ChangeBody) -> Option<u64> {
-    match body {
-        ChangeBody::Publish { version, .. } => Some(*version),
-        _ => None,
     }
 }
 
@@ -222,4 +216,3 @@ const JOURNAL: &str = "journal";
 const JOURNAL_MIN: u64 = 1 << 20;
 /// The most bytes that are read of one file.
 const BYTES_MAX: u64 = 2 << 30;
-

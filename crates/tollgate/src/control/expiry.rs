@@ -1,8 +1,8 @@
 //! Background work on the database: rows are deleted when they expire, what is not kept for ever is removed, and the journal is
 //! synced.
 
+use super::database::now_ms;
 use super::database::{CommitRequest, Database, ItemCondition, ItemKey, Retention, RowKey};
-use super::follower::unix_ms;
 use super::layers::ControlParts;
 use super::model::{Author, ChangeBody, OverrideRow, Precondition};
 use std::sync::Arc;
@@ -12,14 +12,17 @@ use tokio::time::sleep;
 /// Deletes rows when they expire, without end. Of several control services the one with the lease does it.
 pub(super) async fn expire_rows(parts: &Arc<ControlParts>) {
     loop {
-        let now = unix_ms();
-        let wait = parts.tables.next_expiry().map(|at| Duration::from_millis(at.saturating_sub(now)));
+        let now = now_ms();
+        let wait = parts
+            .tables
+            .next_expiry()
+            .map(|at| Duration::from_millis(at.saturating_sub(now)));
         sleep(wait.unwrap_or(INTERVAL).clamp(INTERVAL_MIN, INTERVAL)).await;
-        let is_due = parts.tables.next_expiry().is_some_and(|at| at <= unix_ms());
+        let is_due = parts.tables.next_expiry().is_some_and(|at| at <= now_ms());
         let Some(database) = parts.database.as_ref().filter(|_| is_due) else {
             continue;
         };
-        if !parts.may_read() || parts.health().is_forked || !has_lease(parts, database, "expiry").await {
+        if !parts.may_read() || !parts.is_database_current() || !has_lease(parts, database, "expiry").await {
             continue;
         }
         if let Err(error) = delete_expired(parts, database).await {
@@ -30,7 +33,7 @@ pub(super) async fn expire_rows(parts: &Arc<ControlParts>) {
 }
 
 async fn delete_expired(parts: &ControlParts, database: &Database) -> super::database::DatabaseResult<()> {
-    let rows = database.expired_rows(unix_ms(), EXPIRED_MAX).await?;
+    let rows = database.expired_rows(now_ms(), EXPIRED_MAX).await?;
     if rows.is_empty() {
         // The follower has yet to apply what another instance deleted.
         sleep(RETRY).await;
@@ -74,8 +77,10 @@ pub(super) async fn prune(parts: &Arc<ControlParts>) {
     };
     loop {
         sleep(HOUR).await;
-        let Some(database) = parts.database.as_ref() else { continue };
-        let is_written = parts.live.load().head.is_some() && !parts.health().is_forked;
+        let Some(database) = parts.database.as_ref() else {
+            continue;
+        };
+        let is_written = parts.live.load().head.is_some() && parts.is_database_current();
         if !is_written || !parts.may_read() || !has_lease(parts, database, "retention").await {
             continue;
         }
@@ -83,7 +88,12 @@ pub(super) async fn prune(parts: &Arc<ControlParts>) {
             tracing::warn!(%error, "the audit chain cannot be anchored; trying again in an hour");
         }
         match database.verify_audit(None).await {
-            Ok(report) => parts.gate.metrics().control.audit_broken.set((!report.is_intact()).into()),
+            Ok(report) => parts
+                .gate
+                .metrics()
+                .control
+                .audit_broken
+                .set((!report.is_intact()).into()),
             Err(error) => tracing::warn!(%error, "the audit log cannot be verified; trying again in an hour"),
         }
         if let Err(error) = database.prune(retention).await {
@@ -109,7 +119,7 @@ pub(super) async fn keep_synced(parts: &Arc<ControlParts>) {
 }
 
 async fn has_lease(parts: &ControlParts, database: &Database, name: &str) -> bool {
-    let lease = database.take_lease(name, &parts.instance, LEASE_MS);
+    let lease = database.acquire_lease(name, &parts.instance, now_ms().saturating_add(LEASE_MS));
     lease.await.unwrap_or(false)
 }
 

@@ -74,10 +74,14 @@ impl RowTables {
         let all = tables.attributes.range((start, Bound::Unbounded));
         let is_wanted = |attribute: &&SubjectAttribute| {
             filter.source.as_ref().is_none_or(|source| *source == attribute.source)
-                && filter.subject.as_ref().is_none_or(|subject| *subject == attribute.subject)
-                && filter.text.as_ref().is_none_or(|text| {
-                    contains(&attribute.subject, text) || contains(&attribute.value, text)
-                })
+                && filter
+                    .subject
+                    .as_ref()
+                    .is_none_or(|subject| *subject == attribute.subject)
+                && filter
+                    .text
+                    .as_ref()
+                    .is_none_or(|text| contains(&attribute.subject, text) || contains(&attribute.value, text))
         };
         all.map(|(_, attribute)| attribute)
             .filter(is_wanted)
@@ -102,13 +106,19 @@ impl RowTables {
     pub(super) fn rejected(&self, limit: usize) -> Vec<RejectedRow> {
         let tables = self.read();
         let rows = tables.rejected.iter().take(limit);
-        rows.map(|(id, text)| rejected_row(tables.rows.get(id), id, text)).collect()
+        rows.map(|(id, text)| rejected_row(tables.rows.get(id), id, text))
+            .collect()
     }
 
     /// The earliest expiry of a row; none: no row expires.
     pub(super) fn next_expiry(&self) -> Option<u64> {
         let tables = self.read();
-        tables.rows.values().map(|row| row.expires_at).filter(|at| *at > 0).min()
+        tables
+            .rows
+            .values()
+            .map(|row| row.expires_at)
+            .filter(|at| *at > 0)
+            .min()
     }
 
     /// All rows and all attributes, by key.
@@ -162,16 +172,17 @@ impl RowTables {
     pub(super) fn amended(&self, rules: &RuleSet) -> (RuleSet, Vec<RowEdit>, Vec<RowProblem>) {
         let (rows, attributes): (Vec<RowEdit>, Vec<AttributeEdit>) = {
             let tables = self.read();
-            let rows = tables.rows.values().map(|row| {
-                row_edit(&row.domain, &row.rule, &row.subject, Some(&row.terms))
-            });
+            let rows = tables
+                .rows
+                .values()
+                .map(|row| row_edit(&row.domain, &row.rule, &row.subject, Some(&row.terms)));
             (rows.collect(), tables.attributes.values().map(attribute_edit).collect())
         };
         if rows.is_empty() && attributes.is_empty() {
             return (rules.clone(), rows, Vec::new());
         }
         let (amended, problems) = rules.amend(&rows);
-        (amended.amend_attributes(&attributes), rows, problems)
+        (amended.amend_attributes(&attributes).0, rows, problems)
     }
 
     /// The rows of edits with problems, as they are listed.

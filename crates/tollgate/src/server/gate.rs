@@ -1,5 +1,7 @@
 //! The gate: the one place front ends call, and the only place where verdicts are timed and counted.
 
+mod recent_attempts;
+
 use super::admission::{AdmissionControl, ConfiguredRules, Denial, Health};
 use super::observers::{ObservedVerdict, VerdictEvent, VerdictObserver};
 #[cfg(test)]
@@ -13,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tollgate_limiter::clock::{StartTime, Stopwatch};
 use tollgate_limiter::core::algorithm::cell::Reply;
 use tollgate_limiter::core::rules::{
-    Attempt, AttributeEdit, Explanation, RowEdit, RowProblem, RuleSet, UnknownDomain, Verdict,
+    Attempt, AttributeEdit, EditProblems, Explanation, RowEdit, RuleSet, UnknownDomain, Verdict,
 };
 use tollgate_limiter::core::{Cell, Charge, Cost, Micros};
 use tollgate_limiter::store::StoreError;
@@ -21,6 +23,7 @@ use tollgate_limiter::{
     self as limiter, AttemptItem, CheckResult, CombinedVerdict, Direction, Fingerprint, ForgetError, ItemVerdict,
 };
 
+pub use self::recent_attempts::RecentAttempts;
 pub use super::admission::Phase;
 
 /// The active rules, their store, admission and the observers of verdicts.
@@ -37,6 +40,7 @@ pub struct Gate {
     admission: AdmissionControl,
     compat: RatelimitCompat,
     telemetry: Telemetry,
+    recent_attempts: RecentAttempts,
     stopwatch: Stopwatch,
 }
 
@@ -70,6 +74,7 @@ impl Gate {
             admission: AdmissionControl::new(),
             compat: RatelimitCompat::default(),
             telemetry,
+            recent_attempts: RecentAttempts::default(),
             stopwatch: Stopwatch::new(),
         }
     }
@@ -162,12 +167,12 @@ impl Gate {
         metrics.rules_installed.add(1);
     }
 
-    /// Applies edits of override rows and subject attributes to the active rules, and returns the edits of rows that
-    /// could not be applied. Not a reload: rules are not compiled again, and everything counted about them continues.
-    pub fn amend_rules(&self, edits: &[RowEdit], attributes: &[AttributeEdit]) -> Vec<RowProblem> {
+    /// Applies edits of override rows and subject attributes to the active rules, and returns the edits that could not
+    /// be applied. Not a reload: rules are not compiled again, and everything counted about them continues.
+    pub fn amend_rules(&self, rows: &[RowEdit], attributes: &[AttributeEdit]) -> EditProblems {
         let _replacing = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
         let active = self.active_rules.load_full();
-        let (limiter, problems) = active.limiter.amended(edits, attributes);
+        let (limiter, problems) = active.limiter.amended(rows, attributes);
         self.active_rules.store(Arc::new(ActiveRules {
             limiter,
             observer_state: Arc::clone(&active.observer_state),
@@ -298,6 +303,11 @@ impl Gate {
         &self.store
     }
 
+    /// The last distinct attempts.
+    pub fn recent_attempts(&self) -> &RecentAttempts {
+        &self.recent_attempts
+    }
+
     /// The values of the metrics.
     pub fn metrics(&self) -> &Metrics {
         self.telemetry.metrics()
@@ -407,6 +417,7 @@ impl RulesSnapshot<'_> {
     fn observe(&self, event: &VerdictEvent<'_>) {
         #[cfg(test)]
         assert_ne!(event.attempt.domain, PANIC_DOMAIN, "injected");
+        self.gate.recent_attempts.record(event.attempt);
         let observers = self.gate.telemetry.metrics().observers();
         observers.record(&self.active_rules.observer_state, event);
     }

@@ -93,7 +93,7 @@ fn a_push_over_an_edit_by_hand_is_refused_with_its_author_and_reason() {
 fn with_edits_from_git_only_a_push_publishes_unless_an_admin_breaks_the_glass() {
     let folder = TestFolder::new();
     folder.write("rules/a.yaml", RULES);
-    let mut server = ControlServer::start_with(&folder, &["--set", "control.edits=git"]);
+    let mut server = ControlServer::start_with(&folder, &["control.edits=git"]);
     server.set_up(&folder, "ops");
     let apply = ["rules", "apply", "rules", "--yes", "--reason", "by hand"];
     let refused = server.run(&folder, &apply);
@@ -404,7 +404,7 @@ fn a_token_is_added_offline_while_the_server_is_stopped_and_only_then() {
     assert!(added.stdout.starts_with("ops: admin\ntoken: tgt_"), "{added:?}");
     let twice = run_at(&folder, nowhere, "", &add);
     assert_eq!(twice.code, Some(1), "{twice:?}");
-    let server = ControlServer::start_with(&folder, &[]);
+    let server = ControlServer::start_with_flags(&folder, &[]);
     assert!(
         !server.banner.contains("setup: "),
         "there is an admin: {}",

@@ -2,6 +2,7 @@
 
 mod commands;
 mod failures;
+mod fleet;
 mod page;
 mod program;
 mod stub;

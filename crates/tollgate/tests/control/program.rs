@@ -61,11 +61,18 @@ pub(crate) struct CommandOutput {
 
 impl ControlServer {
     pub(crate) fn start(folder: &TestFolder) -> Self {
-        Self::start_with(folder, &["--set", "data_dir=data"])
+        Self::start_with(folder, &[])
     }
 
-    /// The same with more flags.
-    pub(crate) fn start_with(folder: &TestFolder, flags: &[&str]) -> Self {
+    /// The same with further settings, `name=value`.
+    pub(crate) fn start_with(folder: &TestFolder, settings: &[&str]) -> Self {
+        let settings = settings.iter().flat_map(|setting| ["--set", setting]);
+        let flags: Vec<&str> = ["--set", "data_dir=data"].into_iter().chain(settings).collect();
+        Self::start_with_flags(folder, &flags)
+    }
+
+    /// The same with these flags only.
+    pub(crate) fn start_with_flags(folder: &TestFolder, flags: &[&str]) -> Self {
         let mut command = command(folder);
         command.args([
             "serve",
@@ -145,6 +152,22 @@ impl ControlServer {
         let output = self.run(folder, args);
         assert_eq!(output.code, Some(0), "{args:?}: {output:?}");
         output.stdout
+    }
+}
+
+impl ControlServer {
+    /// Asks it to stop in good order, and waits for it.
+    pub(crate) fn stop(&mut self) {
+        let id = self.child.id().to_string();
+        let asked = Command::new("kill").args(["-TERM", &id]).status();
+        assert!(asked.expect("kill can be run").success());
+        self.child.wait().expect("it ends");
+    }
+
+    /// Ends it at once.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

@@ -102,7 +102,7 @@ impl Reader {
                 None => (*flag).to_owned(),
             })
             .collect();
-        let server = ControlServer::start_with(&self.folder, &free.iter().map(String::as_str).collect::<Vec<_>>());
+        let server = ControlServer::start_with_flags(&self.folder, &free.iter().map(String::as_str).collect::<Vec<_>>());
         for (setting, label, default) in [("server.http=", "http: ", "8080"), ("server.admin=", "admin: ", "8090")] {
             let shown = flags.iter().find_map(|flag| flag.strip_prefix(setting));
             let shown = shown.map_or_else(|| format!("127.0.0.1:{default}"), str::to_owned);

@@ -15,7 +15,7 @@ fn writes_nothing_before_the_first_change() {
         assert_eq!(database.changes_since(0, 10).await, Ok(Vec::new()));
         assert_eq!(database.rows(&RowFilter::default(), None, 10).await, Ok(Vec::new()));
         assert_eq!(database.has_principals().await, Ok(false));
-        assert_eq!(database.take_lease("expiry", "a", 1_000).await, Ok(true));
+        assert_eq!(database.acquire_lease("expiry", "a", 1_000).await, Ok(true));
         let report = InstanceReport {
             id: "i".to_owned(),
             status: "{}".to_owned(),

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::str::FromStr as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use tollgate::control::database::{CommitRequest, Database, RowKey};
-use tollgate::control::model::{Author, ChangeBody, RowSubject};
+use tollgate::control::database::{CommitRequest, Database, NewVersion, RowKey};
+use tollgate::control::model::{Author, ChangeBody, Grammar, RowSubject, SetFile, VersionMeta, VersionState};
 use tollgate_test_kit::postgres::Postgres;
 
 /// 15 Nov 2026, in milliseconds.
@@ -181,4 +181,29 @@ pub(crate) fn commit(changes: Vec<ChangeBody>) -> CommitRequest {
         rules: Vec::new(),
         action: None,
     }
+}
+
+pub(crate) fn file(path: &str, text: &str) -> SetFile {
+    SetFile {
+        path: path.to_owned(),
+        grammar: Grammar::Own,
+        text: text.to_owned(),
+    }
+}
+
+pub(crate) fn version(parent: u64, source: &str, files: Vec<SetFile>) -> NewVersion {
+    NewVersion {
+        parent,
+        format: 3,
+        state: VersionState::Prepared,
+        source: source.to_owned(),
+        files,
+    }
+}
+
+pub(crate) fn publish(meta: &VersionMeta) -> CommitRequest {
+    commit(vec![ChangeBody::Publish {
+        version: meta.number,
+        digest: meta.digest,
+    }])
 }

@@ -7,6 +7,7 @@
 )]
 
 mod access;
+mod adoption;
 mod audit;
 mod commits;
 mod faults;

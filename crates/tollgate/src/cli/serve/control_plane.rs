@@ -16,6 +16,7 @@ use std::time::Duration;
 use tokio::runtime::{self, Handle, Runtime};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
+use tollgate_limiter::store::redis::ConfigCache;
 
 /// The listener of the admin API.
 pub(super) enum AdminListener {
@@ -84,8 +85,12 @@ pub(super) async fn start(
         is_managed: has_cache && follows_cache,
         ..settings.options
     };
+    let cache = match &config.store {
+        StoreSettings::Redis(redis) => Some(ConfigCache::new(redis.options()?)),
+        StoreSettings::Memory(_) => None,
+    };
     let (data_dir, gate, loader) = (config.data_dir.clone(), Arc::clone(gate), Arc::clone(loader));
-    let start = async move { Control::start(&settings.database, &data_dir, options, gate, loader).await };
+    let start = async move { Control::start(&settings.database, &data_dir, options, gate, loader, cache).await };
     match runtime.spawn(start).await {
         Ok(started) => started,
         Err(error) => Err(format!("the control plane cannot start: {error}")),

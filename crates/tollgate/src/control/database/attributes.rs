@@ -2,9 +2,10 @@
 
 use super::Database;
 use super::connection::{Connection, Parameter, ResultRow, parameters};
-use super::error::DatabaseResult;
+use super::error::{DatabaseError, DatabaseResult};
 use super::query::{Select, contains, value_rows};
 use super::requests::{AttributeFilter, AttributeKey};
+use super::writer::ledger::ITEMS_MAX;
 use crate::control::model::SubjectAttribute;
 use sqlx::AssertSqlSafe;
 
@@ -56,8 +57,15 @@ impl Database {
 /// All attributes, by key.
 pub(super) async fn all_attributes(connection: &mut Connection) -> DatabaseResult<Vec<SubjectAttribute>> {
     let sql =
-        "SELECT source, subject, name, value, revision, actor FROM subject_attribute ORDER BY source, subject, name";
-    connection.fetch(sql, &[]).await?.iter().map(attribute_of).collect()
+        "SELECT source, subject, name, value, revision, actor FROM subject_attribute ORDER BY source, subject, name
+               LIMIT $1";
+    let found = connection.fetch(sql, parameters![ITEMS_MAX + 1]).await?;
+    if found.len() as u64 > ITEMS_MAX {
+        return Err(DatabaseError::TooLarge(format!(
+            "there are more than {ITEMS_MAX} subject attributes"
+        )));
+    }
+    found.iter().map(attribute_of).collect()
 }
 
 /// The attributes with these keys.

@@ -7,7 +7,7 @@ use super::error::{DatabaseError, DatabaseResult};
 use sqlx::pool::PoolOptions;
 use sqlx::postgres::{PgConnectOptions, PgListener, PgRow};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteRow, SqliteSynchronous};
-use sqlx::{ConnectOptions, Pool, Postgres, Row as _, SqlSafeStr, Sqlite, Transaction};
+use sqlx::{ConnectOptions, Connection as _, Pool, Postgres, Row as _, SqlSafeStr, Sqlite, Transaction};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -171,13 +171,21 @@ impl Backend {
             // PostgreSQL's `LIKE` distinguishes case.
             options.pragma("query_only", "ON").pragma("case_sensitive_like", "ON")
         };
-        PoolOptions::new()
+        PoolOptions::<Sqlite>::new()
             .max_connections(connections)
             .acquire_timeout(DEADLINE)
             .idle_timeout(None)
             .max_lifetime(None)
             // A connection is a thread of this process: it does not get lost.
             .test_before_acquire(false)
+            .after_release(|connection, _| {
+                Box::pin(async move {
+                    // The rollback before it is done then.
+                    connection.ping().await?;
+                    // A full disk ends the transaction itself: the rollback fails, and the connection would never begin another one.
+                    Ok(!connection.is_in_transaction())
+                })
+            })
             .connect_lazy_with(options)
     }
 
@@ -187,9 +195,16 @@ impl Backend {
         };
         Ok(pool
             .get_or_init(async || {
-                PoolOptions::new()
+                PoolOptions::<Postgres>::new()
                     .max_connections(POOL_SIZE)
                     .acquire_timeout(DEADLINE)
+                    // A server that vanished without a word must not keep the connections of the pool.
+                    .after_release(|connection, _| {
+                        Box::pin(async move {
+                            let answer = tokio::time::timeout(DEADLINE, connection.ping()).await;
+                            answer.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map(|()| true)
+                        })
+                    })
                     .connect_lazy_with(options.as_ref().clone())
             })
             .await)
@@ -199,6 +214,14 @@ impl Backend {
 impl Connection {
     pub(super) const fn is_postgres(&self) -> bool {
         matches!(self, Self::Postgres(_))
+    }
+
+    /// Lets the statements of this transaction take up to the long deadline.
+    pub(super) async fn allow_long(&mut self) -> DatabaseResult<()> {
+        if self.is_postgres() {
+            self.execute("SET LOCAL statement_timeout = '30s'", &[]).await?;
+        }
+        Ok(())
     }
 
     /// Executes a statement and returns the number of rows it changed.

@@ -2,9 +2,10 @@
 
 use super::Database;
 use super::connection::{Connection, Parameter, ResultRow, parameters};
-use super::error::DatabaseResult;
+use super::error::{DatabaseError, DatabaseResult};
 use super::query::{Select, contains, value_rows};
 use super::requests::{RowFilter, RowKey};
+use super::writer::ledger::ITEMS_MAX;
 use crate::control::model::{OverrideRow, RowSubject};
 use sqlx::AssertSqlSafe;
 
@@ -82,8 +83,14 @@ impl Database {
 /// All rows, by key.
 pub(super) async fn all_rows(connection: &mut Connection) -> DatabaseResult<Vec<OverrideRow>> {
     let sql = "SELECT domain, rule, subject, terms, note, expires_at, revision, actor FROM override_row
-               ORDER BY domain, rule, subject";
-    connection.fetch(sql, &[]).await?.iter().map(row_of).collect()
+               ORDER BY domain, rule, subject LIMIT $1";
+    let found = connection.fetch(sql, parameters![ITEMS_MAX + 1]).await?;
+    if found.len() as u64 > ITEMS_MAX {
+        return Err(DatabaseError::TooLarge(format!(
+            "there are more than {ITEMS_MAX} override rows"
+        )));
+    }
+    found.iter().map(row_of).collect()
 }
 
 /// The rows with these keys.

@@ -7,13 +7,12 @@ use crate::control::model::{Author, ChangeBody, Digest, Precondition, SetFile, V
 use crate::control::plan::{FORMAT, Plan, PlanOp};
 use crate::control::state::{LiveState, RejectedRow, RuleLayer};
 use crate::control::tables::RowTables;
-use crate::control::{ControlError, ControlResult, SetProblem, chain, follower, layers};
+use crate::control::{ControlError, ControlResult, SetProblem, chain, fleet, layers};
 use crate::rule_source::{ConfigSnapshot, MANAGED_PREFIX};
 use std::collections::HashSet;
 use std::path::{Component, Path};
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use tokio::task::JoinError;
 use tollgate_limiter::core::problem::Problem;
 use tollgate_limiter::core::rules::RuleSet;
 
@@ -30,6 +29,14 @@ impl ReadySet {
     /// The rules, without rows.
     pub(super) const fn rules(&self) -> &RuleSet {
         &self.rules
+    }
+
+    fn into_prepared(self) -> PreparedSet {
+        PreparedSet {
+            digest: self.digest,
+            generation: self.generation,
+            rules: self.rules,
+        }
     }
 }
 
@@ -179,24 +186,41 @@ pub(super) async fn publish_set(
             ..Published::default()
         });
     }
-    let rules = rule_changes(&parts.gate.active_rules(), &set.rules);
+    let (digest, rules) = (set.digest, rule_changes(&parts.gate.active_rules(), &set.rules));
     let database = parts.writable().await?;
+    let format = version.as_ref().map_or(FORMAT, |version| version.format);
+    if !options.skip_prepare {
+        fleet::prepare::check_format(parts, format).await?;
+    }
     let number = match version {
         Some(version) => version.number,
         None => {
-            let version = new_version(parts, set.files, options, VersionState::Prepared);
+            let version = new_version(parts, set.files.clone(), options, VersionState::Prepared);
             database.save_version(version, &author).await?.number
         }
     };
-    *parts.prepared() = Some(PreparedSet {
-        digest: set.digest,
-        generation: set.generation,
-        rules: set.rules,
-    });
+    let mut prepared = 1;
+    if !options.skip_prepare {
+        let candidate = fleet::prepare::Candidate {
+            version: number,
+            digest: set.digest,
+            files: &set.files,
+            is_rollback: options.source.starts_with("rollback"),
+        };
+        match fleet::prepare::prepare(parts, &candidate).await {
+            Ok(others) => prepared += others,
+            Err(error) => {
+                // For people who look at it later; that nothing is live does not depend on it.
+                let _ = database.set_version_state(number, VersionState::Rejected).await;
+                return Err(error);
+            }
+        }
+    }
+    *parts.prepared() = Some(set.into_prepared());
     let mut changes: Vec<ChangeBody> = dropped.into_iter().map(deletion).collect();
     changes.push(ChangeBody::Publish {
         version: number,
-        digest: set.digest,
+        digest,
     });
     // Rows may change meanwhile; the set may not.
     let guard = ItemCondition {
@@ -226,10 +250,10 @@ pub(super) async fn publish_set(
         revision: committed.revision,
         epoch: committed.head.epoch,
         changed: true,
-        prepared: 1,
+        prepared,
         ..Published::default()
     };
-    wait_for_fleet(parts, database, &mut published, options.wait).await;
+    fleet::prepare::wait_applied(parts, &mut published, options.wait).await;
     Ok(published)
 }
 
@@ -248,6 +272,25 @@ pub(super) async fn ready(parts: &Arc<ControlParts>, files: Vec<SetFile>) -> Con
     }
 }
 
+/// Compiles files as a set that another instance is about to publish, with the rows of this one.
+///
+/// # Errors
+/// It cannot be used here.
+pub(in crate::control) async fn prepare_here(
+    parts: &Arc<ControlParts>,
+    files: Vec<SetFile>,
+) -> ControlResult<PreparedSet> {
+    let prepared = ready(parts, files).await?.into_prepared();
+    let (owned, rules) = (Arc::clone(parts), prepared.rules.clone());
+    // Rows that do not fit are the publisher's to judge; that they can be tried is ours.
+    let probe = tokio::task::spawn_blocking(move || {
+        let (amended, _, _) = owned.tables.amended(&rules);
+        owned.gate.recent_attempts().plan_all(&amended);
+    });
+    probe.await.map_err(|error| rejected(&error))?;
+    Ok(prepared)
+}
+
 type Compiled = Result<(ConfigSnapshot, u64), Vec<Problem>>;
 
 /// A panic of the compiler is a rejection.
@@ -257,17 +300,15 @@ async fn compile(parts: &Arc<ControlParts>, files: Vec<SetFile>) -> ControlResul
         let compiled = loader.compile_managed(Some(files.into()));
         compiled.map(|snapshot| (snapshot, loader.generation()))
     });
-    task.await.map_err(|error| {
-        ControlError::PrepareRejected(vec![SetProblem::error(format!("the rules cannot be compiled: {error}"))])
-    })
+    task.await.map_err(|error| rejected(&error))
 }
 
-fn new_version(
-    parts: &ControlParts,
-    files: Vec<SetFile>,
-    options: &PublishOptions,
-    state: VersionState,
-) -> NewVersion {
+fn rejected(error: &JoinError) -> ControlError {
+    let text = format!("the rules cannot be compiled: {error}");
+    ControlError::PrepareRejected(vec![SetProblem::error(text)])
+}
+
+fn new_version(parts: &ControlParts, files: Vec<SetFile>, options: &PublishOptions, state: VersionState) -> NewVersion {
     NewVersion {
         parent: parts.live.load().head.as_ref().map_or(0, |head| head.live_version),
         format: FORMAT,
@@ -386,36 +427,6 @@ fn rule_changes(live: &RuleSet, next: &RuleSet) -> Vec<RuleChange> {
     changes
 }
 
-/// Waits until this instance, and those that report to the database, have applied a publish.
-async fn wait_for_fleet(parts: &ControlParts, database: &Database, published: &mut Published, wait: Duration) {
-    let deadline = Instant::now() + wait;
-    let is_applied = parts.wait_applied(published.revision, wait).await;
-    let is_used = parts.live.load().version == published.version;
-    let (mut applied, mut rejected, mut silent) = match (is_applied, is_used) {
-        (true, true) => (1, 0, 0),
-        (true, false) => (0, 1, 0),
-        (false, _) => (0, 0, 1),
-    };
-    while database.kind() == "postgres" {
-        let since = follower::unix_ms().saturating_sub(follower::report_age(parts.options.database_poll));
-        let Ok(reports) = database.instances(since).await else { break };
-        let others: Vec<_> = reports.into_iter().filter(|report| report.id != parts.instance).collect();
-        let statuses = follower::statuses(&others);
-        let current = statuses.filter(|status| (status.epoch, status.revision) >= (published.epoch, published.revision));
-        let (used, unused): (Vec<_>, Vec<_>) = current.partition(|status| status.version == published.version);
-        let waiting = others.len() - used.len() - unused.len();
-        if waiting == 0 || Instant::now() >= deadline {
-            let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-            applied += count(used.len());
-            rejected += count(unused.len());
-            silent += count(waiting);
-            break;
-        }
-        sleep(FLEET_INTERVAL).await;
-    }
-    (published.applied, published.rejected, published.silent) = (applied, rejected, silent);
-}
-
 /// Checks what the compiler does not see: sizes and paths.
 pub(super) fn check_files(files: &[SetFile]) -> ControlResult<()> {
     let bytes: usize = files.iter().map(|file| file.text.len()).sum();
@@ -440,7 +451,10 @@ pub(super) fn check_files(files: &[SetFile]) -> ControlResult<()> {
             )));
         }
         if !paths.insert(&file.path) {
-            return Err(ControlError::Malformed(format!("the path `{}` is there twice", file.path)));
+            return Err(ControlError::Malformed(format!(
+                "the path `{}` is there twice",
+                file.path
+            )));
         }
     }
     Ok(())
@@ -460,4 +474,3 @@ const SET_BYTES_MAX: usize = 16 << 20;
 const FILES_MAX: usize = 1_000;
 const PATH_MAX: usize = 512;
 const SAME_DIGEST_SEARCHED: usize = 100;
-const FLEET_INTERVAL: Duration = Duration::from_millis(100);

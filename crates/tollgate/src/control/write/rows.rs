@@ -73,7 +73,9 @@ pub(in crate::control) async fn write_attributes(
         _ => Vec::new(),
     };
     if options.dry_run {
-        let current = attributes.first().and_then(|first| parts.tables.attribute(&attribute_key(first)));
+        let current = attributes
+            .first()
+            .and_then(|first| parts.tables.attribute(&attribute_key(first)));
         return check_conditions(parts, &conditions, current.map_or(0, |current| current.revision), count);
     }
     let changes = attributes.into_iter().map(|attribute| ChangeBody::Attribute {
@@ -178,7 +180,9 @@ fn check_rows(parts: &ControlParts, rows: &[RowWrite], options: &WriteOptions) -
 fn row_problem(row: &RowWrite) -> Option<SetProblem> {
     let is_bad = |text: &String, max: usize| text.is_empty() || text.len() > max || text.contains(char::is_control);
     if is_bad(&row.domain, NAME_MAX) || is_bad(&row.rule, NAME_MAX) {
-        return Some(SetProblem::error("a row names the domain and the id of its rule, 1 to 256 bytes each"));
+        return Some(SetProblem::error(
+            "a row names the domain and the id of its rule, 1 to 256 bytes each",
+        ));
     }
     let is_bad_subject = row.subject.is_empty()
         || row.subject.len() > SUBJECT_MAX
@@ -189,7 +193,9 @@ fn row_problem(row: &RowWrite) -> Option<SetProblem> {
         return Some(SetProblem::error(text).with_hint("write for example `merchant=m_42`"));
     }
     if row.note.len() > NOTE_MAX || row.terms.as_ref().is_some_and(|terms| terms.len() > VALUE_MAX) {
-        return Some(SetProblem::error("a note has at most 500 bytes, and terms at most 1024"));
+        return Some(SetProblem::error(
+            "a note has at most 500 bytes, and terms at most 1024",
+        ));
     }
     None
 }
@@ -210,9 +216,9 @@ fn attribute_problem(attribute: &AttributeWrite) -> Option<SetProblem> {
 fn check_count(count: usize) -> ControlResult<()> {
     match count {
         0 => Err(ControlError::Malformed("there is nothing to write".to_owned())),
-        _ if count > IMPORT_MAX => {
-            Err(ControlError::TooLarge(format!("one request writes at most {IMPORT_MAX} rows; send several")))
-        }
+        _ if count > IMPORT_MAX => Err(ControlError::TooLarge(format!(
+            "one request writes at most {IMPORT_MAX} rows; send several"
+        ))),
         _ => Ok(()),
     }
 }

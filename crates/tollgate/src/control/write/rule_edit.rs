@@ -37,7 +37,9 @@ pub(in crate::control) async fn rule_text(parts: &Arc<ControlParts>, domain: &st
 /// The revision that last changed a rule: the last publish if none is recorded.
 async fn rule_revision(parts: &Arc<ControlParts>, domain: &str, id: &str) -> u64 {
     let last_publish = parts.live.load().set_revision;
-    let Some(database) = &parts.database else { return last_publish };
+    let Some(database) = &parts.database else {
+        return last_publish;
+    };
     let history = database.rule_history(domain, id, 1).await.unwrap_or_default();
     history.first().map_or(last_publish, |entry| entry.revision)
 }
@@ -94,7 +96,11 @@ async fn publish_edit(
     author: Author,
 ) -> ControlResult<Published> {
     let state = parts.live.load_full();
-    if state.head.as_ref().is_some_and(|head| head.live_version != state.version) {
+    if state
+        .head
+        .as_ref()
+        .is_some_and(|head| head.live_version != state.version)
+    {
         let text = "the live version cannot be used on this instance; publish a whole set, or roll back";
         return Err(ControlError::PrepareRejected(vec![SetProblem::error(text)]));
     }
@@ -168,7 +174,10 @@ fn path_part(name: &str) -> String {
 }
 
 fn find<'r>(rules: &'r RuleSet, domain: &str, id: &str) -> Option<&'r Rule> {
-    rules.rules().iter().find(|rule| rule.id() == id && rule.domain() == domain)
+    rules
+        .rules()
+        .iter()
+        .find(|rule| rule.id() == id && rule.domain() == domain)
 }
 
 const PART_MAX: usize = 80;

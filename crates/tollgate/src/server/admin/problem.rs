@@ -119,6 +119,12 @@ impl From<ControlError> for AdminProblem {
             ControlError::Invalid(problems) | ControlError::PrepareRejected(problems) => {
                 problem.with("problems", json!(problems))
             }
+            ControlError::FleetRejected(rejections) => {
+                let instances: Vec<&str> = rejections.iter().map(|rejection| rejection.instance.as_str()).collect();
+                let problem = problem.with("instances", json!(instances));
+                problem.with("rejections", json!(rejections))
+            }
+            ControlError::PrepareIncomplete { instances, .. } => problem.with("instances", json!(instances)),
             ControlError::RowsInvalid(rows) => problem.with("rows", json!(rows)),
             ControlError::Drift { live: Some(live), .. } => problem
                 .with("author", live.actor)

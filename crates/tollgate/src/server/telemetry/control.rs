@@ -14,6 +14,7 @@ use std::time::Instant;
 #[derive(Debug, Default)]
 pub struct ControlMetrics {
     live: ArcSwapOption<LiveSummary>,
+    fleet_warnings: ArcSwapOption<Vec<String>>,
     /// Age in seconds of the newest head that is not applied yet; 0: none.
     pub lag_seconds: AlignedCount,
     /// 1 while live instances report different digests.
@@ -45,7 +46,7 @@ pub struct LiveSummary {
     pub revision: Option<u64>,
     /// The digest of all layers.
     pub digest: String,
-    /// The origin: `file`, `database` or `disk`.
+    /// The origin: `file`, `cache`, `database` or `disk`.
     pub source: &'static str,
     /// The time at which it was applied.
     pub since: Instant,
@@ -59,6 +60,16 @@ impl ControlMetrics {
     /// The managed state; none: the server has no control plane.
     pub fn live(&self) -> Option<Arc<LiveSummary>> {
         self.live.load_full()
+    }
+
+    /// Warnings about the fleet, for `/readyz`.
+    pub fn fleet_warnings(&self) -> Option<Arc<Vec<String>>> {
+        self.fleet_warnings.load_full()
+    }
+
+    /// Sets the warnings about the fleet.
+    pub fn set_fleet_warnings(&self, warnings: Vec<String>) {
+        self.fleet_warnings.store(Some(Arc::new(warnings)));
     }
 
     /// Sets the managed state.
@@ -112,7 +123,7 @@ impl ControlMetrics {
             None,
             MetricType::Gauge,
         )?;
-        for name in ["file", "database", "disk"] {
+        for name in ["file", "cache", "database", "disk"] {
             let labels = [("source", name)];
             ConstGauge::new(i64::from(live.source == name)).encode(source.encode_family(&labels)?)?;
         }

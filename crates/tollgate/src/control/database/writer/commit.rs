@@ -4,8 +4,10 @@ use super::ledger::{AuditDraft, Ledger};
 use crate::control::database::connection::parameters;
 use crate::control::database::error::{DatabaseError, DatabaseResult, StaleItem};
 use crate::control::database::query::value_rows;
-use crate::control::database::requests::{CommitRequest, Committed, ItemCondition, ItemKey, RuleChange};
-use crate::control::database::{attributes, rows, versions};
+use crate::control::database::requests::{
+    CommitRequest, Committed, IdempotencyKey, ItemCondition, ItemKey, RuleChange,
+};
+use crate::control::database::{access, attributes, rows, versions};
 use crate::control::model::{Author, Change, ChangeBody, Digest, Precondition};
 use sqlx::AssertSqlSafe;
 
@@ -51,6 +53,26 @@ pub(super) async fn commit(ledger: &mut Ledger, request: &CommitRequest) -> Data
         revision,
         changes,
     })
+}
+
+/// Commits one request, unless it was committed before with the same key.
+pub(super) async fn commit_once(
+    ledger: &mut Ledger,
+    key: &IdempotencyKey,
+    request: &CommitRequest,
+) -> DatabaseResult<Committed> {
+    // The lock first: it orders those with the same key.
+    let head = ledger.head().await?.clone();
+    if let Some(revision) = access::committed_revision(ledger, key).await? {
+        return Ok(Committed {
+            head,
+            revision,
+            changes: Vec::new(),
+        });
+    }
+    let committed = commit(ledger, request).await?;
+    access::remember_commit(ledger, key, committed.revision).await?;
+    Ok(committed)
 }
 
 /// Writes the end of the audit chain into the log. The entry about it follows.

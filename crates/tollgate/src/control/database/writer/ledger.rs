@@ -11,6 +11,21 @@ pub(in crate::control::database) struct Ledger {
     /// Unix time in milliseconds, the same for all of the transaction.
     pub(in crate::control::database) now: u64,
     state: Option<LedgerState>,
+    sizes: Option<TableSizes>,
+}
+
+/// The numbers of rows and attributes, as they are stored and as they are now.
+#[derive(Clone, Copy)]
+struct TableSizes {
+    stored: [u64; 2],
+    current: [u64; 2],
+}
+
+/// A table of bounded size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::control::database) enum SizedTable {
+    Rows,
+    Attributes,
 }
 
 /// The locked head and the end of the audit log.
@@ -31,6 +46,9 @@ pub(in crate::control::database) struct AuditDraft<'a> {
     pub(in crate::control::database) revision: u64,
 }
 
+/// The most rows, and the most attributes.
+pub(in crate::control::database) const ITEMS_MAX: u64 = 1_000_000;
+
 const HEAD: &str = "SELECT database_id, epoch, revision, live_version, chain FROM head WHERE one = 1";
 const HEAD_LOCKED: &str = "SELECT database_id, epoch, revision, live_version, chain FROM head WHERE one = 1 FOR UPDATE";
 
@@ -40,6 +58,7 @@ impl Ledger {
             connection,
             now,
             state: None,
+            sizes: None,
         }
     }
 
@@ -118,6 +137,52 @@ impl Ledger {
         Ok(entry)
     }
 
+    /// Counts items that are added and removed.
+    ///
+    /// # Errors
+    /// [`DatabaseError::TooLarge`] if more are added than are kept.
+    pub(in crate::control::database) async fn resize(
+        &mut self,
+        table: SizedTable,
+        added: u64,
+        removed: u64,
+    ) -> DatabaseResult<()> {
+        if (added, removed) == (0, 0) {
+            return Ok(());
+        }
+        self.head().await?;
+        if self.sizes.is_none() {
+            let mut stored = [0; 2];
+            let found = self.connection.fetch("SELECT name, items FROM table_size", &[]).await?;
+            for row in &found {
+                let name = row.text(0)?;
+                for (table, size) in [SizedTable::Rows, SizedTable::Attributes].into_iter().zip(&mut stored) {
+                    if table.name() == name {
+                        *size = row.number(1)?;
+                    }
+                }
+            }
+            self.sizes = Some(TableSizes {
+                stored,
+                current: stored,
+            });
+        }
+        let sizes = self.sizes.as_mut().map(|sizes| &mut sizes.current);
+        let size = match (sizes, table) {
+            (Some([rows, _]), SizedTable::Rows) => rows,
+            (Some([_, attributes]), SizedTable::Attributes) => attributes,
+            (None, _) => return Err(DatabaseError::Corrupt("the sizes of tables are missing".to_owned())),
+        };
+        *size = (*size + added).saturating_sub(removed);
+        if *size > ITEMS_MAX && added > removed {
+            return Err(DatabaseError::TooLarge(format!(
+                "there would be {size} {}; at most {ITEMS_MAX} are kept",
+                table.items()
+            )));
+        }
+        Ok(())
+    }
+
     /// The number and the hash of the last audit entry.
     pub(in crate::control::database) async fn audit_end(&mut self) -> DatabaseResult<(u64, Digest)> {
         let state = self.locked().await?;
@@ -134,10 +199,29 @@ impl Ledger {
         if let Some(LedgerState { head, .. }) = moved {
             self.connection
                 .execute(
-                    "UPDATE head SET revision = $1, live_version = $2, chain = $3 WHERE one = 1",
-                    parameters![head.revision, head.live_version, &head.chain],
+                    "UPDATE head SET database_id = $1, epoch = $2, revision = $3, live_version = $4, chain = $5 WHERE one = 1",
+                    parameters![
+                        &head.database_id,
+                        head.epoch,
+                        head.revision,
+                        head.live_version,
+                        &head.chain,
+                    ],
                 )
                 .await?;
+        }
+        if let Some(TableSizes { stored, current }) = self.sizes {
+            let tables = [SizedTable::Rows, SizedTable::Attributes].into_iter();
+            for (table, (before, now)) in tables.zip(stored.into_iter().zip(current)) {
+                if before != now {
+                    self.connection
+                        .execute(
+                            "UPDATE table_size SET items = $1 WHERE name = $2",
+                            parameters![now, table.name()],
+                        )
+                        .await?;
+                }
+            }
         }
         self.connection.commit().await?;
         Ok(revision)
@@ -178,6 +262,22 @@ impl Ledger {
     }
 }
 
+impl SizedTable {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Rows => "override_row",
+            Self::Attributes => "subject_attribute",
+        }
+    }
+
+    const fn items(self) -> &'static str {
+        match self {
+            Self::Rows => "override rows",
+            Self::Attributes => "subject attributes",
+        }
+    }
+}
+
 /// Reads the head.
 pub(in crate::control::database) async fn read_head(connection: &mut Connection) -> DatabaseResult<DatabaseHead> {
     fetch_head(connection, HEAD).await
@@ -197,6 +297,9 @@ async fn fetch_head(connection: &mut Connection, sql: &'static str) -> DatabaseR
     })
 }
 
+/// The kind of a change that is an anchor.
+pub(in crate::control::database) const ANCHOR: &str = "anchor";
+
 /// The kind of a change, as the log names it.
 pub(in crate::control::database) const fn kind_of(body: &ChangeBody) -> &'static str {
     match body {
@@ -204,6 +307,6 @@ pub(in crate::control::database) const fn kind_of(body: &ChangeBody) -> &'static
         ChangeBody::Row { .. } => "row",
         ChangeBody::Attribute { .. } => "attribute",
         ChangeBody::Batch { .. } => "batch",
-        ChangeBody::Anchor { .. } => "anchor",
+        ChangeBody::Anchor { .. } => ANCHOR,
     }
 }

@@ -2,7 +2,6 @@
 
 use super::EndpointResult;
 use crate::control::model::VersionMeta;
-use crate::server::admin::access::now_ms;
 use crate::server::admin::reply::Reply;
 use crate::server::admin::request::{Call, etag};
 use serde_json::{Value, json};
@@ -20,11 +19,21 @@ pub(in crate::server::admin) async fn status(call: Call) -> EndpointResult {
         Some(database) if status.version > 0 => database.version(status.version).await.ok().flatten(),
         _ => None,
     };
+    let fleet = call.control().instances().await;
     let tag = etag::text(status.epoch, status.set_revision);
     let mut body = json!(status);
     if let Value::Object(members) = &mut body {
         members.insert("program".into(), env!("CARGO_PKG_VERSION").into());
         members.insert("etag".into(), tag.into());
+        members.insert(
+            "fleet".into(),
+            json!({
+                "instances": fleet.instances.len(),
+                "differ": fleet.differ,
+                "warnings": fleet.warnings,
+                "error": fleet.error,
+            }),
+        );
         members.insert(
             "live".into(),
             live.as_ref().map_or(Value::Null, |live| version(live, live.number)),
@@ -43,35 +52,16 @@ pub(in crate::server::admin) fn version(meta: &VersionMeta, live: u64) -> Value 
 }
 
 pub(in crate::server::admin) async fn instances(call: Call) -> EndpointResult {
-    let status = call.control().status();
-    let own = json!({
-        "id": status.instance,
-        "program": env!("CARGO_PKG_VERSION"),
-        "epoch": status.epoch,
-        "revision": status.revision,
-        "version": status.version,
-        "digest": status.digest,
-        "rejected_rows": status.rejected_count,
-        "seen_at": now_ms(),
-        "self": true,
-    });
-    let mut items = vec![own];
-    if let Some(database) = call.control().database() {
-        let reports = database
-            .instances(now_ms().saturating_sub(SEEN_WITHIN_MS))
-            .await
-            .unwrap_or_default();
-        for report in reports.iter().filter(|report| report.id != status.instance) {
-            let mut item: Value = serde_json::from_str(&report.status).unwrap_or_else(|_| json!({}));
-            if let Value::Object(members) = &mut item {
-                members.insert("id".into(), report.id.as_str().into());
-                members.insert("seen_at".into(), report.seen_at.into());
-                members.insert("self".into(), false.into());
-            }
-            items.push(item);
+    let view = call.control().instances().await;
+    let items = view.instances.iter().map(|instance| {
+        let mut item = json!(instance);
+        if let Value::Object(members) = &mut item {
+            members.insert("seen_at".into(), instance.status.at.into());
+            members.insert("self".into(), (instance.id == call.control().instance()).into());
         }
-    }
-    Ok(Reply::page(items, None))
+        item
+    });
+    Ok(Reply::page(items.collect(), None))
 }
 
 pub(in crate::server::admin) async fn store(call: Call) -> EndpointResult {
@@ -83,6 +73,3 @@ pub(in crate::server::admin) async fn store(call: Call) -> EndpointResult {
     let available = !call.service.gate.is_missing_store();
     Ok(Reply::ok(&json!({ "kind": kind, "available": available })))
 }
-
-/// Instances that have not reported for longer are gone.
-const SEEN_WITHIN_MS: u64 = 60_000;
