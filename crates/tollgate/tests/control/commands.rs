@@ -105,6 +105,7 @@ fn with_edits_from_git_only_a_push_publishes_unless_an_admin_breaks_the_glass() 
     assert!(broken.contains("published version 2"), "{broken}");
     // Rows stay editable, and the next push is refused: the live version is drift.
     server.succeed(&folder, &["overrides", "set", "plan", "user=u_1", "--limit", "9/min"]);
+    folder.write("rules/a.yaml", &RULES.replace("5/min", "7/min"));
     let drift = server.run(&folder, &["rules", "push", "rules", "--reason", "ci"]);
     assert_eq!(drift.code, Some(1), "{drift:?}");
     assert!(drift.stderr.contains("by hand"), "{drift:?}");
@@ -135,7 +136,7 @@ fn invalid_rules_are_refused_with_file_line_and_snippet() {
     folder.write("rules/a.yaml", &RULES.replace("5/min", "5/fortnight"));
     let refused = server.run(&folder, &["rules", "apply", "rules", "--yes"]);
     assert_eq!(refused.code, Some(1), "{refused:?}");
-    assert!(refused.stderr.contains("rules/a.yaml:3:36: error: "), "{refused:?}");
+    assert!(refused.stderr.contains("rules/a.yaml:3:37: error: "), "{refused:?}");
     assert!(refused.stderr.contains("limit: 5/fortnight }\n"), "{refused:?}");
     assert_eq!(server.run(&folder, &["rules", "diff", "rules"]).code, Some(2));
     let history = server.succeed(&folder, &["rules", "history"]);
