@@ -1,11 +1,12 @@
 //! Calls of the admin API, for the commands that change and inspect what a control plane manages.
 //!
 //! `admin/bulk.rs` imports and exports, `admin/date.rs` reads and prints times, `admin/failure.rs` has the reasons why a command did
-//! nothing, `admin/table.rs` prints columns.
+//! nothing, `admin/server_problem.rs` the problems of rules and rows among them, `admin/table.rs` prints columns.
 
 pub(super) mod bulk;
 pub(super) mod date;
 mod failure;
+mod server_problem;
 pub(super) mod table;
 
 pub(crate) use failure::{CommandResult, EXIT_REFUSED, Failure, finish};

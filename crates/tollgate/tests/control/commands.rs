@@ -1,6 +1,6 @@
 //! The commands against a real server: what they do, print and end with.
 
-use crate::program::{ControlServer, TestFolder, secret};
+use crate::program::{ControlServer, TestFolder, run_at, secret};
 use serde_json::Value;
 
 const RULES: &str = "# A comment that stays.\nrules:\n  - { id: plan, per: user,   limit: 5/min }\n";
@@ -105,6 +105,7 @@ fn with_edits_from_git_only_a_push_publishes_unless_an_admin_breaks_the_glass() 
     assert!(broken.contains("published version 2"), "{broken}");
     // Rows stay editable, and the next push is refused: the live version is drift.
     server.succeed(&folder, &["overrides", "set", "plan", "user=u_1", "--limit", "9/min"]);
+    folder.write("rules/a.yaml", &RULES.replace("5/min", "7/min"));
     let drift = server.run(&folder, &["rules", "push", "rules", "--reason", "ci"]);
     assert_eq!(drift.code, Some(1), "{drift:?}");
     assert!(drift.stderr.contains("by hand"), "{drift:?}");
@@ -135,7 +136,7 @@ fn invalid_rules_are_refused_with_file_line_and_snippet() {
     folder.write("rules/a.yaml", &RULES.replace("5/min", "5/fortnight"));
     let refused = server.run(&folder, &["rules", "apply", "rules", "--yes"]);
     assert_eq!(refused.code, Some(1), "{refused:?}");
-    assert!(refused.stderr.contains("rules/a.yaml:3:36: error: "), "{refused:?}");
+    assert!(refused.stderr.contains("rules/a.yaml:3:37: error: "), "{refused:?}");
     assert!(refused.stderr.contains("limit: 5/fortnight }\n"), "{refused:?}");
     assert_eq!(server.run(&folder, &["rules", "diff", "rules"]).code, Some(2));
     let history = server.succeed(&folder, &["rules", "history"]);
@@ -382,4 +383,46 @@ fn an_id_of_a_file_of_the_server_is_refused_with_both_places() {
     for text in ["tollgate.yaml", "a.yaml", "plan"] {
         assert!(refused.stderr.contains(text), "`{text}` is missing: {refused:?}");
     }
+}
+
+#[test]
+fn a_token_is_added_offline_while_the_server_is_stopped_and_only_then() {
+    let folder = TestFolder::new();
+    folder.write("tollgate.yaml", "data_dir: data\nrules: []\n");
+    let add = [
+        "token",
+        "add",
+        "ops",
+        "--role",
+        "admin",
+        "--offline",
+        "--reason",
+        "headless",
+    ];
+    let nowhere = "http://127.0.0.1:9";
+    let added = run_at(&folder, nowhere, "", &add);
+    assert_eq!(added.code, Some(0), "{added:?}");
+    assert!(added.stdout.starts_with("ops: admin\ntoken: tgt_"), "{added:?}");
+    let twice = run_at(&folder, nowhere, "", &add);
+    assert_eq!(twice.code, Some(1), "{twice:?}");
+    let server = ControlServer::start_with_flags(&folder, &[]);
+    assert!(
+        !server.banner.contains("setup: "),
+        "there is an admin: {}",
+        server.banner
+    );
+    let token = secret(&added.stdout, "token: ");
+    let list = server.run_as(&folder, &token, &["token", "list"]);
+    assert_eq!(list.code, Some(0), "{list:?}");
+    assert!(list.stdout.contains("offline"), "{list:?}");
+    let audit = server.run_as(&folder, &token, &["audit"]);
+    assert!(audit.stdout.contains("headless"), "{audit:?}");
+    let held = run_at(
+        &folder,
+        nowhere,
+        "",
+        &["user", "add", "anna", "--role", "viewer", "--offline"],
+    );
+    assert_eq!(held.code, Some(2), "{held:?}");
+    assert!(held.stderr.contains("stop the server first"), "{held:?}");
 }

@@ -38,7 +38,7 @@ impl Reader {
             match step {
                 Step::File { name, text } => self.folder.write(&name, &self.actual(&text)),
                 Step::Command { command, output } => {
-                    let found = self.run(&command);
+                    let found = self.run(&command, &output);
                     let found = self
                         .names
                         .iter()
@@ -58,9 +58,10 @@ impl Reader {
             .fold(text.to_owned(), |text, (shown, real)| text.replace(shown, real))
     }
 
-    fn run(&mut self, command: &str) -> String {
+    /// Does what a command says. `shown` is the output that the page has for it.
+    fn run(&mut self, command: &str, shown: &str) -> String {
         if let Some(flags) = command.strip_prefix("tollgate serve") {
-            return self.serve(flags);
+            return self.serve(flags, shown);
         }
         if command.starts_with("export TOLLGATE_ADMIN_TOKEN=") {
             self.token.clone_from(&self.secret);
@@ -72,13 +73,15 @@ impl Reader {
         // A reader says yes to every question.
         self.folder.write(".input", "y\n");
         let script = format!("{{ {}\n}} 2>&1", self.actual(command));
-        let first = self.servers.first().expect("the page starts a server first");
-        let output = Command::new("sh")
+        let mut shell = Command::new("sh");
+        if let Some(first) = self.servers.first() {
+            shell.env("TOLLGATE_URL", first.line("http: "));
+            shell.env("TOLLGATE_ADMIN_URL", first.admin_url());
+        }
+        let output = shell
             .args(["-c", &script])
             .current_dir(self.folder.path())
             .env("PATH", paths)
-            .env("TOLLGATE_URL", first.line("http: "))
-            .env("TOLLGATE_ADMIN_URL", first.admin_url())
             .env("TOLLGATE_ADMIN_TOKEN", &self.token)
             .stdin(self.folder.open(".input"))
             .stderr(Stdio::inherit())
@@ -93,7 +96,7 @@ impl Reader {
     }
 
     /// Starts a server on free ports, whatever ports the page names.
-    fn serve(&mut self, flags: &str) -> String {
+    fn serve(&mut self, flags: &str, shown: &str) -> String {
         let flags: Vec<&str> = flags.split_whitespace().collect();
         let free: Vec<String> = flags
             .iter()
@@ -102,7 +105,8 @@ impl Reader {
                 None => (*flag).to_owned(),
             })
             .collect();
-        let server = ControlServer::start_with_flags(&self.folder, &free.iter().map(String::as_str).collect::<Vec<_>>());
+        let server =
+            ControlServer::start_with_flags(&self.folder, &free.iter().map(String::as_str).collect::<Vec<_>>());
         for (setting, label, default) in [("server.http=", "http: ", "8080"), ("server.admin=", "admin: ", "8090")] {
             let shown = flags.iter().find_map(|flag| flag.strip_prefix(setting));
             let shown = shown.map_or_else(|| format!("127.0.0.1:{default}"), str::to_owned);
@@ -110,6 +114,9 @@ impl Reader {
             let real = real.split('/').next().unwrap_or(real).to_owned();
             self.names.push((shown, real));
         }
+        let code = shown.lines().find_map(|line| line.split_once("#setup="));
+        self.names
+            .extend(code.map(|(_, code)| (code.to_owned(), server.setup_code())));
         let banner = server.banner.clone();
         self.servers.push(server);
         banner
@@ -127,7 +134,7 @@ fn the_walkthrough_of_the_page_goes_as_it_is_written() {
 #[test]
 fn the_fleet_of_the_page_shares_one_postgresql() {
     let postgres = Postgres::shared();
-    let redis = Server::start(ServerKind::Redis);
+    let redis = Server::start(ServerKind::Redis70);
     let mut reader = Reader::new();
     for (shown, real) in [
         ("postgres://tollgate@127.0.0.1/tollgate", postgres.create_database()),

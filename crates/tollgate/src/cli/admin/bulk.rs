@@ -3,6 +3,7 @@
 use super::{AdminArgs, AdminCall, CommandResult, Failure, report};
 use crate::cli::EXIT_OK;
 use hyper::Method;
+use hyper::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -134,6 +135,10 @@ impl ExportArgs {
                 call = call.query_if(name, *value);
             }
             let response = self.admin.call(call)?;
+            let media_type = response.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+            if !media_type.is_some_and(|found| found.starts_with(self.format.media_type())) {
+                return Err(Failure::unexpected("is not an export"));
+            }
             let text = String::from_utf8_lossy(&response.body);
             // Each page has a header of its own.
             let page = match self.format {

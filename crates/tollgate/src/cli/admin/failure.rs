@@ -1,16 +1,16 @@
 //! The reasons why a command did nothing: what the server, the command or the person refused, and the next step.
 
+use super::server_problem::ServerProblem;
 use super::table::{printable, subject_text};
 use crate::cli::EXIT_ERROR;
 use crate::cli::client::{ClientError, ServerResponse};
-use crate::cli::rules::coloured;
 use hyper::StatusCode;
 use serde_json::Value;
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
-use tollgate_limiter::core::problem::{Location, Origin, Problem, Severity};
+use tollgate_limiter::core::problem::Origin;
 
 /// The reason why a command did nothing.
 #[derive(Debug, Default)]
@@ -26,20 +26,6 @@ pub(crate) struct Failure {
     problems: Vec<ServerProblem>,
     /// Rows and instances that the server names.
     lines: Vec<String>,
-}
-
-/// A problem of a rule or a row, as the server reports it.
-#[derive(Debug)]
-pub(crate) struct ServerProblem {
-    is_error: bool,
-    file: String,
-    line: Option<u32>,
-    column: Option<u32>,
-    width: u32,
-    text: String,
-    hint: String,
-    /// The text that was sent, under the name that the person gave.
-    origin: Option<Arc<Origin>>,
 }
 
 /// The exit code and what was done, or the reason why nothing was.
@@ -136,7 +122,7 @@ impl Failure {
             next_step: next_step.to_owned(),
             problem_code,
             problems,
-            lines: [row_lines(&body), instance_lines(&body)].concat(),
+            lines: [row_lines(&body), instance_lines(&body), diff_lines(&member("diff"))].concat(),
         }
     }
 
@@ -208,67 +194,6 @@ impl From<ClientError> for Failure {
     }
 }
 
-impl ServerProblem {
-    fn new(problem: &Value) -> Self {
-        let member = |name: &str| printable(problem.get(name).and_then(Value::as_str).unwrap_or_default());
-        let number = |name: &str| problem.get(name).and_then(Value::as_u64)?.try_into().ok();
-        Self {
-            is_error: member("severity") != "warning",
-            file: member("file"),
-            line: number("line"),
-            column: number("column"),
-            width: number("width").unwrap_or(1),
-            text: member("text"),
-            hint: member("hint"),
-            origin: None,
-        }
-    }
-
-    /// The problem with the line it is about, if the text is known.
-    fn with_snippet(&self) -> Option<Problem> {
-        let location = Location {
-            origin: Arc::clone(self.origin.as_ref()?),
-            line: self.line?,
-            column: self.column?,
-            width: self.width,
-        };
-        let mut problem = Problem::error(&location, self.text.clone());
-        problem.severity = match self.is_error {
-            true => Severity::Error,
-            false => Severity::Warning,
-        };
-        problem.hint = (!self.hint.is_empty()).then(|| self.hint.clone());
-        Some(problem)
-    }
-}
-
-impl fmt::Display for ServerProblem {
-    /// As `rules check` prints it.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(problem) = self.with_snippet() {
-            return f.write_str(&coloured(&problem));
-        }
-        let mut location = self.file.clone();
-        for number in [self.line, self.column].into_iter().flatten() {
-            if location.is_empty() {
-                location.push_str("line ");
-            } else if !location.ends_with(' ') {
-                location.push(':');
-            }
-            let _ = write!(location, "{number}");
-        }
-        if !location.is_empty() {
-            write!(f, "{location}: ")?;
-        }
-        let severity = if self.is_error { "error" } else { "warning" };
-        write!(f, "{severity}: {}", self.text)?;
-        match self.hint.is_empty() {
-            true => Ok(()),
-            false => write!(f, "; {}", self.hint),
-        }
-    }
-}
-
 fn row_lines(body: &Value) -> Vec<String> {
     let line = |row: &Value| {
         let member = |name: &str| printable(row.get(name).and_then(Value::as_str).unwrap_or_default());
@@ -299,6 +224,19 @@ fn instance_lines(body: &Value) -> Vec<String> {
     instances.map_or_else(Vec::new, |list| list.iter().map(line).collect())
 }
 
+/// The difference between what is there and what was sent, up to a number of lines.
+fn diff_lines(diff: &str) -> Vec<String> {
+    let mut lines: Vec<String> = diff
+        .lines()
+        .take(DIFF_LINES_MAX)
+        .map(|line| format!("  {line}"))
+        .collect();
+    if diff.lines().nth(DIFF_LINES_MAX).is_some() {
+        lines.push("  …".to_owned());
+    }
+    lines
+}
+
 /// A text of several lines without other control characters.
 fn multi_line(text: &str) -> String {
     text.lines().map(printable).collect::<Vec<_>>().join("\n")
@@ -316,6 +254,9 @@ pub(crate) fn finish(result: CommandResult) -> ExitCode {
         }
     }
 }
+
+/// The most lines of a difference that are shown.
+const DIFF_LINES_MAX: usize = 40;
 
 const IS_IT_TOLLGATE: &str = "is this URL the admin API (`admin:` in the output of `tollgate serve`)?";
 
@@ -387,6 +328,22 @@ mod tests {
             &json!({"detail": "1 problems", "code": "invalid", "problems": [{"severity": "error", "line": 3, "text": "bad"}]}),
         );
         assert_eq!(row.shift_lines(10_000).to_string(), "1 problem\nline 10003: error: bad");
+    }
+
+    #[test]
+    fn a_stale_item_names_its_author_and_shows_the_difference() {
+        let body = json!({"detail": "the item was changed at revision 7", "code": "stale", "author": "anna", "reason": "sale",
+                          "diff": "-terms: 9/s\n+terms: 5/s\n"});
+        let stale = failure(StatusCode::PRECONDITION_FAILED, &body);
+        assert_eq!(stale.code, 1);
+        assert_eq!(
+            stale.to_string(),
+            "the item was changed at revision 7; by anna; reason sale; it was changed meanwhile: look at it and run again\n  \
+             -terms: 9/s\n  +terms: 5/s"
+        );
+        let long = json!({"detail": "d", "code": "stale", "diff": "-a\n".repeat(100)});
+        let long = failure(StatusCode::PRECONDITION_FAILED, &long).to_string();
+        assert_eq!(long.lines().count(), 1 + DIFF_LINES_MAX + 1);
     }
 
     #[test]

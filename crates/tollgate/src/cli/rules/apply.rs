@@ -57,8 +57,8 @@ pub(super) struct Apply {
 /// A set to publish, and the live set that it was planned for.
 struct Proposal {
     files: Value,
-    /// The entity tag of the live set.
-    tag: String,
+    /// The entity tag of the live set; none if nothing was published.
+    tag: Option<String>,
     digest: String,
 }
 
@@ -100,7 +100,7 @@ impl Apply {
         if self.break_glass {
             body.insert("break_glass".to_owned(), json!(true));
         }
-        let call = publish_call("/publish", &proposal.tag, self.skip_prepare);
+        let call = publish_call("/publish", proposal.tag.as_deref(), self.skip_prepare);
         self.options.publish(call, body)
     }
 
@@ -240,7 +240,7 @@ impl Proposal {
         let files = content.get("files").filter(|files| files.is_array()).cloned();
         Ok(Self {
             files: files.ok_or_else(invalid)?,
-            tag: cell(&content, "etag"),
+            tag: content.get("etag").and_then(Value::as_str).map(str::to_owned),
             digest: cell(&content, "digest"),
         })
     }

@@ -65,8 +65,8 @@ pub(super) struct ServerPlan {
     pub(super) plan: Plan,
     /// The whole response.
     pub(super) body: Value,
-    /// The entity tag of the live set.
-    pub(super) tag: String,
+    /// The entity tag of the live set; none if nothing is published yet.
+    pub(super) tag: Option<String>,
     /// The digest of the files.
     pub(super) digest: String,
 }
@@ -92,7 +92,7 @@ impl Push {
         if self.force {
             body.insert("force".to_owned(), json!(true));
         }
-        let call = publish_call("/publish", &plan.tag, self.skip_prepare);
+        let call = publish_call("/publish", plan.tag.as_deref(), self.skip_prepare);
         let published = self.options.publish(call, body);
         published.map_err(|failure| failure.locate(|path| files.origin(path)))
     }
@@ -108,17 +108,17 @@ impl Rollback {
         if let Some(version) = self.version {
             body.insert("version".to_owned(), json!(version));
         }
-        let call = publish_call("/rollback", &cell(&status, "etag"), false);
+        let call = publish_call("/rollback", Some(&cell(&status, "etag")), false);
         self.options.publish(call, body)
     }
 }
 
-/// A request that publishes, under the condition that the live set still has this entity tag.
-pub(super) fn publish_call(path: &str, tag: &str, skip_prepare: bool) -> AdminCall {
+/// A request that publishes, under the condition that the live set still has this entity tag; none: that nothing is published.
+pub(super) fn publish_call(path: &str, tag: Option<&str>, skip_prepare: bool) -> AdminCall {
     AdminCall::new(Method::POST, path)
         .query("wait", "2s")
         .query_if("prepare", skip_prepare.then_some("skip"))
-        .if_unchanged(Some(tag))
+        .if_unchanged(tag)
         .header(HeaderName::from_static("idempotency-key"), &idempotency_key())
         .patient()
 }
@@ -202,6 +202,7 @@ impl ServerPlan {
         if tag.is_empty() {
             return Err(Failure::unexpected("does not name the live rules"));
         }
+        let tag = (number(live, "version") > 0).then_some(tag);
         Ok(Self {
             plan: serde_json::from_value(plan).map_err(unreadable)?,
             tag,

@@ -12,6 +12,7 @@ use crate::rule_source::{ConfigSnapshot, MANAGED_PREFIX};
 use std::collections::HashSet;
 use std::path::{Component, Path};
 use std::sync::Arc;
+use tokio::time::Instant;
 use tokio::task::JoinError;
 use tollgate_limiter::core::problem::Problem;
 use tollgate_limiter::core::rules::RuleSet;
@@ -62,7 +63,10 @@ pub(in crate::control) async fn plan(parts: &Arc<ControlParts>, files: Vec<SetFi
     let (amended, _, problems) = parts.tables.amended(&set.rules);
     let invalid: HashSet<usize> = problems.iter().map(|problem| problem.index).collect();
     let live = parts.gate.active_rules();
-    let plan = Plan::between(&live, &amended).with_rows(&amended, &rows, |index| invalid.contains(&index));
+    let mut plan = Plan::between(&live, &amended).with_rows(&amended, &rows, |index| invalid.contains(&index));
+    let fleet = fleet::view(parts).await.instances;
+    let reading = fleet.iter().filter(|instance| instance.status.formats >= plan.format);
+    (plan.supported, plan.instances) = (reading.count().max(1), fleet.len().max(1));
     Ok(PlannedSet {
         digest: set.digest,
         plan,
@@ -200,6 +204,7 @@ pub(super) async fn publish_set(
         }
     };
     let mut prepared = 1;
+    let started = Instant::now();
     if !options.skip_prepare {
         let candidate = fleet::prepare::Candidate {
             version: number,
@@ -216,6 +221,7 @@ pub(super) async fn publish_set(
             }
         }
     }
+    let prepared_ms = elapsed_ms(started);
     *parts.prepared() = Some(set.into_prepared());
     let mut changes: Vec<ChangeBody> = dropped.into_iter().map(deletion).collect();
     changes.push(ChangeBody::Publish {
@@ -256,10 +262,17 @@ pub(super) async fn publish_set(
         epoch: committed.head.epoch,
         changed: true,
         prepared,
+        prepared_ms,
         ..Published::default()
     };
+    let started = Instant::now();
     fleet::prepare::wait_applied(parts, &mut published, options.wait).await;
+    published.applied_ms = elapsed_ms(started);
     Ok(published)
+}
+
+fn elapsed_ms(started: Instant) -> u64 {
+    u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Compiles files on a blocking thread with the file layer of this instance.
