@@ -372,7 +372,10 @@ impl ControlParts {
         let (_, attributes, _) = self.tables.counts();
         let rejected_attributes = attributes.saturating_sub(amended.attribute_count());
         if rejected_attributes > 0 {
-            tracing::error!(count = rejected_attributes, "subject attributes rejected; the others are in use");
+            tracing::error!(
+                count = rejected_attributes,
+                "subject attributes rejected; the others are in use"
+            );
             metrics.rejected_attributes.add(rejected_attributes as u64);
         }
         self.tables.record_problems(&edits, &problems);

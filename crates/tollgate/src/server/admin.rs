@@ -58,7 +58,10 @@ impl Admin {
         let access = &self.service.access;
         // A database that does not answer may have principals.
         let has_principal = match self.is_database_up() {
-            true => access.has_principal(self.service.control.database()).await.unwrap_or(true),
+            true => access
+                .has_principal(self.service.control.database())
+                .await
+                .unwrap_or(true),
             false => true,
         };
         let is_open = !has_principal;

@@ -8,7 +8,9 @@ use std::net::TcpListener;
 /// Everything that is in a folder.
 fn entries(folder: &TestFolder) -> Vec<String> {
     let entries = fs::read_dir(folder.path()).expect("it exists");
-    entries.map(|entry| entry.expect("it can be read").file_name().into_string().expect("UTF-8")).collect()
+    entries
+        .map(|entry| entry.expect("it can be read").file_name().into_string().expect("UTF-8"))
+        .collect()
 }
 
 fn setup_body(code: &str, name: &str) -> String {
@@ -32,13 +34,21 @@ fn refused(folder: &TestFolder, flags: &[&str]) -> CommandOutput {
 #[test]
 fn nothing_is_written_before_the_first_change_and_the_printed_addresses_answer() {
     let folder = TestFolder::new();
-    let server = ControlServer::start_with_flags(&folder, &[]);
+    let mut server = ControlServer::start_with_flags(&folder, &[]);
     let url = server.admin_url();
-    assert!(server.line("setup: ").starts_with(&format!("{url}/#setup=")), "{}", server.banner);
+    assert!(
+        server.line("setup: ").starts_with(&format!("{url}/#setup=")),
+        "{}",
+        server.banner
+    );
     assert_eq!(get(&url, "/", "").status, 200);
     assert_eq!(get(&url, "/v1/livez", "").status, 200);
     let ready = get(server.line("http: "), "/readyz", "");
-    assert_eq!((ready.status, &ready.json()["rules"]["source"]), (200, &"file".into()), "{ready:?}");
+    assert_eq!(
+        (ready.status, &ready.json()["rules"]["source"]),
+        (200, &"file".into()),
+        "{ready:?}"
+    );
 
     // Reading, looking and failing change nothing.
     let session = post(&url, "/v1/session", "", &view_body(&server));
@@ -46,10 +56,16 @@ fn nothing_is_written_before_the_first_change_and_the_printed_addresses_answer()
     for path in ["/v1/status", "/v1/rules", "/v1/overrides", "/v1/versions"] {
         assert_eq!(get(&url, path, &cookie).status, 200, "{path}");
     }
-    assert_eq!(post(&url, "/v1/setup", "", &setup_body("AAAA-AAAA-AAAA", "eve")).status, 403);
+    assert_eq!(
+        post(&url, "/v1/setup", "", &setup_body("AAAA-AAAA-AAAA", "eve")).status,
+        403
+    );
     assert_eq!(entries(&folder), [""; 0]);
 
-    assert_eq!(post(&url, "/v1/setup", "", &setup_body(&server.setup_code(), "anna")).status, 201);
+    assert_eq!(
+        post(&url, "/v1/setup", "", &setup_body(&server.setup_code(), "anna")).status,
+        201
+    );
     assert_eq!(entries(&folder), ["tollgate-data"]);
     server.stop();
 }
@@ -57,7 +73,7 @@ fn nothing_is_written_before_the_first_change_and_the_printed_addresses_answer()
 #[test]
 fn the_setup_link_creates_exactly_one_admin_and_is_void_afterwards() {
     let folder = TestFolder::new();
-    let server = ControlServer::start(&folder);
+    let mut server = ControlServer::start(&folder);
     let (url, code) = (server.admin_url(), server.setup_code());
     let view = post(&url, "/v1/session", "", &view_body(&server));
     let cookie = format!("cookie: {}", view.cookie());
@@ -75,15 +91,22 @@ fn the_setup_link_creates_exactly_one_admin_and_is_void_afterwards() {
     });
     let created = statuses.iter().filter(|status| **status == 201).count();
     assert_eq!(created, 1, "{statuses:?}");
-    assert!(statuses.iter().all(|status| [201, 409].contains(status)), "{statuses:?}");
+    assert!(
+        statuses.iter().all(|status| [201, 409].contains(status)),
+        "{statuses:?}"
+    );
 
     assert_eq!(post(&url, "/v1/setup", "", &setup_body(&code, "eve")).status, 409);
-    assert_eq!(post(&url, "/v1/session", "", &view_body(&server)).status, 401, "the view code is void");
+    assert_eq!(
+        post(&url, "/v1/session", "", &view_body(&server)).status,
+        401,
+        "the view code is void"
+    );
     assert_eq!(get(&url, "/v1/me", &cookie).status, 401, "so is the session by it");
     server.stop();
 
     // A later start prints no code.
-    let server = ControlServer::start(&folder);
+    let mut server = ControlServer::start(&folder);
     assert!(!server.banner.contains('#'), "{}", server.banner);
     assert!(!server.banner.contains("setup: "), "{}", server.banner);
 }
@@ -91,14 +114,22 @@ fn the_setup_link_creates_exactly_one_admin_and_is_void_afterwards() {
 #[test]
 fn the_printed_link_makes_a_viewer_who_changes_nothing() {
     let folder = TestFolder::new();
-    let server = ControlServer::start(&folder);
+    let mut server = ControlServer::start(&folder);
     let url = server.admin_url();
-    assert_eq!(get(&url, "/v1/status", "").status, 401, "without it nobody sees anything");
+    assert_eq!(
+        get(&url, "/v1/status", "").status,
+        401,
+        "without it nobody sees anything"
+    );
     assert_eq!(post(&url, "/v1/session", "", r#"{"view":"AAAA-AAAA"}"#).status, 401);
     let session = post(&url, "/v1/session", "", &view_body(&server));
     let cookie = format!("cookie: {}", session.cookie());
     let me = get(&url, "/v1/me", &cookie).json();
-    assert_eq!((&me["role"], &me["setup_open"]), (&"viewer".into(), &true.into()), "{me}");
+    assert_eq!(
+        (&me["role"], &me["setup_open"]),
+        (&"viewer".into(), &true.into()),
+        "{me}"
+    );
     let body = r#"{"name":"eve","role":"admin"}"#;
     assert_eq!(post(&url, "/v1/users", &cookie, body).status, 403);
     assert!(!folder.path().join("data").exists());
@@ -118,7 +149,10 @@ fn a_taken_default_address_disables_the_admin_api_and_a_taken_configured_one_end
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = taken.local_addr().expect("it is bound");
     let ended = refused(&folder, &["--set", &format!("server.admin={address}")]);
-    assert!(ended.stderr.contains(&format!("cannot listen on {address}")), "{ended:?}");
+    assert!(
+        ended.stderr.contains(&format!("cannot listen on {address}")),
+        "{ended:?}"
+    );
 
     let mut server = ControlServer::spawn(serve(&folder, &["--set", "server.admin=disabled"]));
     server.read_until("ready");
@@ -136,7 +170,12 @@ fn an_address_that_others_reach_needs_tls_and_an_admin() {
     assert!(ended.stderr.contains("tollgate user add --offline"), "{ended:?}");
     assert_eq!(entries(&folder), [""; 0], "a failed start writes nothing");
 
-    let added = run_at(&folder, "", "", &["user", "add", "anna", "--offline", "--set", "data_dir=data"]);
+    let added = run_at(
+        &folder,
+        "",
+        "",
+        &["user", "add", "anna", "--offline", "--set", "data_dir=data"],
+    );
     assert_eq!(added.code, Some(0), "{added:?}");
     assert!(added.stdout.starts_with("anna: admin\npassword: "), "{added:?}");
     let mut server = ControlServer::spawn(serve(&folder, &proxied));
@@ -147,11 +186,21 @@ fn an_address_that_others_reach_needs_tls_and_an_admin() {
     let password = added.stdout.lines().find_map(|line| line.strip_prefix("password: "));
     let body = format!(r#"{{"name":"anna","password":"{}"}}"#, password.expect("it is printed"));
     assert_eq!(post(&server.admin_url(), "/v1/session", "", &body).status, 200);
-    let added = run_at(&folder, "", "", &["token", "add", "ci", "--offline", "--set", "data_dir=data"]);
+    let added = run_at(
+        &folder,
+        "",
+        "",
+        &["token", "add", "ci", "--offline", "--set", "data_dir=data"],
+    );
     assert_eq!(added.code, Some(2), "{added:?}");
     assert!(added.stderr.contains("has locked"), "{added:?}");
     server.stop();
-    let again = run_at(&folder, "", "", &["user", "add", "anna", "--offline", "--set", "data_dir=data"]);
+    let again = run_at(
+        &folder,
+        "",
+        "",
+        &["user", "add", "anna", "--offline", "--set", "data_dir=data"],
+    );
     assert_eq!(again.code, Some(1), "{again:?}");
 }
 
@@ -161,17 +210,36 @@ fn a_token_of_the_settings_works_without_a_database() {
     // The SHA-256 of `a token of the settings`.
     folder.write(
         "tokens.yaml",
-        "tokens: [{ name: ci, sha256: SHA, role: admin }]\n".replace("SHA", TOKEN_SHA256).as_str(),
+        "tokens: [{ name: ci, sha256: SHA, role: admin }]\n"
+            .replace("SHA", TOKEN_SHA256)
+            .as_str(),
     );
-    let none = ["--set", "control.database=none", "--set", "admin.tokens_file=tokens.yaml"];
-    let server = ControlServer::start_with_flags(&folder, &none);
+    let none = [
+        "--set",
+        "control.database=none",
+        "--set",
+        "admin.tokens_file=tokens.yaml",
+    ];
+    let mut server = ControlServer::start_with_flags(&folder, &none);
     let url = server.admin_url();
-    assert!(!server.banner.contains("setup: ") && !server.banner.contains('#'), "{}", server.banner);
+    assert!(
+        !server.banner.contains("setup: ") && !server.banner.contains('#'),
+        "{}",
+        server.banner
+    );
     let bearer = "authorization: Bearer a token of the settings";
     let me = get(&url, "/v1/me", bearer);
-    assert_eq!((&me.json()["name"], &me.json()["role"]), (&"ci".into(), &"admin".into()), "{me:?}");
+    assert_eq!(
+        (&me.json()["name"], &me.json()["role"]),
+        (&"ci".into(), &"admin".into()),
+        "{me:?}"
+    );
     let refused = post(&url, "/v1/users", bearer, r#"{"name":"eve","role":"viewer"}"#);
-    assert_eq!((refused.status, &refused.json()["code"]), (409, &"no-database".into()), "{refused:?}");
+    assert_eq!(
+        (refused.status, &refused.json()["code"]),
+        (409, &"no-database".into()),
+        "{refused:?}"
+    );
     assert_eq!(get(&url, "/v1/me", "authorization: Bearer another").status, 401);
     assert_eq!(entries(&folder), ["tokens.yaml"]);
 

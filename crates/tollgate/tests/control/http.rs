@@ -41,7 +41,11 @@ fn request(url: &str, method: &str, path: &str, header: &str, body: &str) -> Res
     let mut stream = TcpStream::connect(address).unwrap_or_else(|error| panic!("{url}: {error}"));
     let timeout = stream.set_read_timeout(Some(Duration::from_secs(30)));
     timeout.expect("a timeout can be set");
-    let separator = if header.is_empty() || header.ends_with("\r\n") { "" } else { "\r\n" };
+    let separator = if header.is_empty() || header.ends_with("\r\n") {
+        ""
+    } else {
+        "\r\n"
+    };
     let text = format!(
         "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-length: {}\r\n{header}{separator}\r\n{body}",
         body.len()

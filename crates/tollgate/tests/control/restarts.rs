@@ -13,13 +13,25 @@ fn rules(server: &ControlServer) -> Value {
 
 /// A server with one published rule and one override row.
 fn publish(folder: &TestFolder, flags: &[&str]) -> ControlServer {
-    folder.write("rules/plans.yaml", "rules: [{ id: plan, per: merchant, limit: 100/min }]\n");
+    folder.write(
+        "rules/plans.yaml",
+        "rules: [{ id: plan, per: merchant, limit: 100/min }]\n",
+    );
     let mut server = ControlServer::start_with_flags(folder, flags);
     server.set_up(folder, "ops");
     server.succeed(folder, &["rules", "apply", "rules", "--yes", "--reason", "plans"]);
     server.succeed(
         folder,
-        &["overrides", "set", "plan", "merchant=m_42", "--limit", "7/min", "--reason", "sale"],
+        &[
+            "overrides",
+            "set",
+            "plan",
+            "merchant=m_42",
+            "--limit",
+            "7/min",
+            "--reason",
+            "sale",
+        ],
     );
     assert_published(folder, &server);
     server
@@ -38,7 +50,11 @@ fn managed_rules_outlast_a_restart() {
     let flags = ["--set", "data_dir=data"];
     let server = publish(&folder, &flags);
     let before = rules(&server);
-    assert_eq!((&before["version"], &before["revision"]), (&1.into(), &2.into()), "{before}");
+    assert_eq!(
+        (&before["version"], &before["revision"]),
+        (&1.into(), &2.into()),
+        "{before}"
+    );
     let metrics = get(server.line("http: "), "/metrics", "").body;
     for line in [
         "tollgate_rules_version 1",
@@ -52,7 +68,7 @@ fn managed_rules_outlast_a_restart() {
     }
     server.stop();
 
-    let server = ControlServer::start_with_flags(&folder, &flags);
+    let mut server = ControlServer::start_with_flags(&folder, &flags);
     assert_published(&folder, &server);
     let after = rules(&server);
     for name in ["version", "revision", "digest", "source", "rejected_rows"] {
@@ -62,7 +78,10 @@ fn managed_rules_outlast_a_restart() {
     assert!(server.line("try: ").contains("merchant"), "{}", server.banner);
 
     // A configured folder belongs to one server.
-    let second = output(&mut serve(&folder, &["--set", "server.admin=127.0.0.1:0", "--set", "data_dir=data"]));
+    let second = output(&mut serve(
+        &folder,
+        &["--set", "server.admin=127.0.0.1:0", "--set", "data_dir=data"],
+    ));
     assert_eq!(second.code, Some(2), "{second:?}");
     assert!(second.stderr.contains("has locked"), "{second:?}");
 }
@@ -81,14 +100,21 @@ fn a_second_server_in_the_default_folder_runs_without_its_database() {
 fn while_postgres_is_away_a_server_starts_from_its_disk_or_waits() {
     let mut postgres = Postgres::start();
     let url = format!("control.database={}", postgres.create_database());
-    let flags = ["--set", "data_dir=data", "--set", url.as_str(), "--set", "control.database_poll=200ms"];
+    let flags = [
+        "--set",
+        "data_dir=data",
+        "--set",
+        url.as_str(),
+        "--set",
+        "control.database_poll=200ms",
+    ];
     let folder = TestFolder::new();
     let server = publish(&folder, &flags);
     let before = rules(&server);
     server.stop();
     postgres.kill();
 
-    let server = ControlServer::start_with_flags(&folder, &flags);
+    let mut server = ControlServer::start_with_flags(&folder, &flags);
     assert_published(&folder, &server);
     let after = rules(&server);
     assert_eq!(after["source"], "disk");
@@ -101,14 +127,25 @@ fn while_postgres_is_away_a_server_starts_from_its_disk_or_waits() {
 
     // With nothing on disk it has no rules to serve.
     let empty = TestFolder::new();
-    let mut waiting = ControlServer::spawn(serve(&empty, &[&["--set", "server.admin=127.0.0.1:0"], &flags[..]].concat()));
+    let mut waiting = ControlServer::spawn(serve(
+        &empty,
+        &[&["--set", "server.admin=127.0.0.1:0"], &flags[..]].concat(),
+    ));
     waiting.read_until("try: ");
     let ready = get(waiting.line("http: "), "/readyz", "");
     assert_eq!(ready.status, 503, "{ready:?}");
     let error = ready.json()["rules"]["error"].clone();
-    assert!(error.as_str().is_some_and(|error| error.starts_with("waiting for rules: ")), "{ready:?}");
+    assert!(
+        error
+            .as_str()
+            .is_some_and(|error| error.starts_with("waiting for rules: ")),
+        "{ready:?}"
+    );
     assert!(!waiting.banner.contains("ready"), "{}", waiting.banner);
-    let asked = ControlServer::start_with_flags(&TestFolder::new(), &[&flags[..], &["--set", "control.start_without=true"]].concat());
+    let mut asked = ControlServer::start_with_flags(
+        &TestFolder::new(),
+        &[&flags[..], &["--set", "control.start_without=true"]].concat(),
+    );
     assert_eq!(get(asked.line("http: "), "/readyz", "").status, 200);
     asked.stop();
 
@@ -116,7 +153,11 @@ fn while_postgres_is_away_a_server_starts_from_its_disk_or_waits() {
     postgres.revive();
     waiting.read_until("ready");
     let found = rules(&waiting);
-    assert_eq!((&found["source"], &found["error"]), (&"database".into(), &Value::Null), "{found}");
+    assert_eq!(
+        (&found["source"], &found["error"]),
+        (&"database".into(), &Value::Null),
+        "{found}"
+    );
     for name in ["version", "revision", "digest"] {
         assert_eq!(found[name], before[name], "{name}");
     }

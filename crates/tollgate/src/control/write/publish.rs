@@ -12,8 +12,8 @@ use crate::rule_source::{ConfigSnapshot, MANAGED_PREFIX};
 use std::collections::HashSet;
 use std::path::{Component, Path};
 use std::sync::Arc;
-use tokio::time::Instant;
 use tokio::task::JoinError;
+use tokio::time::Instant;
 use tollgate_limiter::core::problem::Problem;
 use tollgate_limiter::core::rules::RuleSet;
 

@@ -218,9 +218,14 @@ mod tests {
         // Ids that agree in their first bytes had one path, and the second could not be added.
         let long = "x".repeat(80);
         let paths = [path(&long), path(&format!("{long}1")), path(&format!("{long}2"))];
-        assert!(paths[0] != paths[1] && paths[1] != paths[2] && paths[0] != paths[2], "{paths:?}");
+        assert!(
+            paths[0] != paths[1] && paths[1] != paths[2] && paths[0] != paths[2],
+            "{paths:?}"
+        );
         // A name that looks like a shortened one is shortened itself.
-        let shortened = paths[0].trim_start_matches("managed/default/").trim_end_matches(".yaml");
+        let shortened = paths[0]
+            .trim_start_matches("managed/default/")
+            .trim_end_matches(".yaml");
         assert_ne!(path(shortened), paths[0]);
         let longest = new_file(&"ü".repeat(128), &"/".repeat(256), "limit: 1/s").path;
         assert!(longest.len() <= 512, "{}", longest.len());
