@@ -141,9 +141,12 @@ impl AdminServer {
             panic!("a TCP listener has a TCP address")
         };
         let (stop, stopped) = oneshot::channel::<()>();
-        let served = runtime.spawn(admin.serve(listener, async {
-            let _ = stopped.await;
-        }));
+        let served = runtime.spawn(async move {
+            let stopped = async {
+                let _ = stopped.await;
+            };
+            admin.serve(listener, stopped).await;
+        });
         let follower = runtime.spawn(control.clone().run());
         use_document(address);
         Self {
