@@ -372,9 +372,23 @@ fn secrets_are_in_no_response_no_audit_entry_no_log_and_no_file() {
     seen.push(answer.body);
     // A password in the field of the name.
     let wrong = json!({ "code": "AAAA-AAAA-AAAA", "name": "eve", "password": password });
-    seen.push(fresh.request("POST", "/v1/setup").page("").json(&wrong).expect(403).body);
+    seen.push(
+        fresh
+            .request("POST", "/v1/setup")
+            .page("")
+            .json(&wrong)
+            .expect(403)
+            .body,
+    );
     let wrong = json!({ "view": "AAAA-AAAA" });
-    seen.push(fresh.request("POST", "/v1/session").page("").json(&wrong).expect(401).body);
+    seen.push(
+        fresh
+            .request("POST", "/v1/session")
+            .page("")
+            .json(&wrong)
+            .expect(401)
+            .body,
+    );
     let misplaced = json!({ "name": password, "password": password });
     seen.push(
         server

@@ -3,11 +3,11 @@
 use crate::client::{Request, use_document};
 use sha2::{Digest as _, Sha256};
 use std::fs;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::io::Write;
-use std::sync::{Arc, Mutex, Once};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
