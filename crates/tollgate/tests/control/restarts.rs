@@ -18,7 +18,7 @@ fn publish(folder: &TestFolder, flags: &[&str]) -> ControlServer {
         "rules: [{ id: plan, per: merchant, limit: 100/min }]\n",
     );
     let mut server = ControlServer::start_with_flags(folder, flags);
-    server.set_up(folder, "ops");
+    server.set_up(folder);
     server.succeed(folder, &["rules", "apply", "rules", "--yes", "--reason", "plans"]);
     server.succeed(
         folder,
@@ -68,7 +68,7 @@ fn managed_rules_outlast_a_restart() {
     }
     server.stop();
 
-    let mut server = ControlServer::start_with_flags(&folder, &flags);
+    let server = ControlServer::start_with_flags(&folder, &flags);
     assert_published(&folder, &server);
     let after = rules(&server);
     for name in ["version", "revision", "digest", "source", "rejected_rows"] {
