@@ -1,7 +1,7 @@
 //! `tollgate control`: the state of a control plane and of the instances that follow it.
 
 use super::admin::table::{cell, number, render};
-use super::admin::{AdminArgs, AdminCall, CommandResult, EXIT_REFUSED, date, finish, report};
+use super::admin::{AdminArgs, AdminCall, CommandResult, EXIT_REFUSED, Failure, date, finish, report};
 use clap::Subcommand;
 use hyper::Method;
 use serde_json::{Value, json};
@@ -44,8 +44,12 @@ impl Control {
 }
 
 fn status(admin: &AdminArgs) -> CommandResult {
-    let status = admin.json(AdminCall::new(Method::GET, "/status"))?;
-    let instances = admin.items("/instances", &[], INSTANCES_MAX)?;
+    let status = admin.json_with("database", AdminCall::new(Method::GET, "/status"))?;
+    let mut instances = admin.json_with("items", AdminCall::new(Method::GET, "/instances"))?;
+    let instances = instances.get_mut("items").map(Value::take);
+    let Some(Value::Array(instances)) = instances else {
+        return Err(Failure::unexpected("has no list of instances"));
+    };
     let problems = problems(&status);
     let mut text = version_text(&status);
     let database = status.get("database").unwrap_or(&Value::Null);
@@ -91,7 +95,7 @@ fn status(admin: &AdminArgs) -> CommandResult {
 }
 
 /// The live version, with its author: `version 41, revision 812 (2026-11-17 14:02 UTC, ci: raise search)`.
-fn version_text(status: &Value) -> String {
+pub(super) fn version_text(status: &Value) -> String {
     let (version, revision) = (number(status, "version"), number(status, "revision"));
     match status.get("live").filter(|live| !live.is_null()) {
         Some(live) => {
@@ -153,7 +157,7 @@ fn problems(status: &Value) -> Vec<String> {
 
 fn adopt(reason: &str, admin: &AdminArgs) -> CommandResult {
     let call = AdminCall::new(Method::POST, "/adopt").json(&json!({ "reason": reason }));
-    let done = admin.json(call)?;
+    let done = admin.json_with("epoch", call)?;
     let text = format!(
         "epoch {}, revision {}",
         number(&done, "epoch"),
@@ -161,9 +165,6 @@ fn adopt(reason: &str, admin: &AdminArgs) -> CommandResult {
     );
     Ok(report(admin, &done, &text))
 }
-
-/// The most instances that are listed.
-const INSTANCES_MAX: usize = 1_000;
 
 #[cfg(test)]
 mod tests {

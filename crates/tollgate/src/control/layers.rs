@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 use tollgate_limiter::core::problem::Problem;
-use tollgate_limiter::core::rules::{RowEdit, Rule, RuleSet};
+use tollgate_limiter::core::rules::{Rule, RuleSet};
 use tollgate_limiter::store::redis::ConfigCache;
 
 /// The parts of a control plane.

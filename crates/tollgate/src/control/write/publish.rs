@@ -105,10 +105,15 @@ pub(in crate::control) async fn publish(
         }
     };
     let source = version.as_ref().map_or(&options.source, |version| &version.source);
-    check_drift(parts, options, source).await?;
+    // From here on it says that a push replaces what was not pushed.
+    let force = replaces_drift(parts, options, source, &files).await?;
+    let options = PublishOptions {
+        force,
+        ..options.clone()
+    };
     let set = ready(parts, files).await?;
     let item = ItemKey::Set;
-    publish_set(parts, set, version, item, options, author).await
+    publish_set(parts, set, version, item, &options, author).await
 }
 
 pub(in crate::control) async fn rollback(
@@ -156,7 +161,7 @@ pub(super) async fn publish_set(
     }
     let live = parts.live.load_full();
     check_set_condition(&live, &item, options)?;
-    if live.version > 0 && live.set_digest == set.digest {
+    if live.version > 0 && live.set_digest == set.digest && !options.force {
         return Ok(Published {
             version: live.version,
             revision: live.set_revision,
@@ -325,22 +330,30 @@ pub(super) fn check_git(parts: &ControlParts, options: &PublishOptions) -> Contr
     if is_allowed { Ok(()) } else { Err(ControlError::GitOnly) }
 }
 
-/// A push goes over nothing but pushes.
-async fn check_drift(parts: &Arc<ControlParts>, options: &PublishOptions, source: &str) -> ControlResult<()> {
+/// True if a push replaces a version that was not pushed. Without `force` it may do so with the same files only: the repository has then
+/// taken the change over, and the new version says so.
+async fn replaces_drift(
+    parts: &Arc<ControlParts>,
+    options: &PublishOptions,
+    source: &str,
+    files: &[SetFile],
+) -> ControlResult<bool> {
     let live = parts.live.load().head.as_ref().map_or(0, |head| head.live_version);
-    if !source.starts_with("push") || options.force || live == 0 {
-        return Ok(());
+    if !source.starts_with("push") || live == 0 {
+        return Ok(false);
     }
     let database = parts.database.as_ref().ok_or(ControlError::NoDatabase)?;
     match database.version(live).await? {
-        Some(meta) if !meta.source.starts_with("push") => Err(ControlError::Drift {
+        Some(meta) if meta.source.starts_with("push") => Ok(false),
+        Some(meta) if options.force || meta.digest == chain::set_digest(files) => Ok(true),
+        Some(meta) => Err(ControlError::Drift {
             text: format!(
                 "version {live} was not pushed: {} by {} ({})",
                 meta.source, meta.actor, meta.reason
             ),
             live: Some(meta),
         }),
-        _ => Ok(()),
+        None => Ok(false),
     }
 }
 

@@ -5,7 +5,7 @@ use super::{PublishOptions, Published, publish};
 use crate::control::database::ItemKey;
 use crate::control::layers::{ControlParts, layer_of};
 use crate::control::model::{Author, Grammar, SetFile};
-use crate::control::plan::Plan;
+use crate::control::plan::{Plan, PlanLine, PlanOp};
 use crate::control::state::{RuleLayer, RuleText};
 use crate::control::{ControlError, ControlResult, SetProblem};
 use crate::rule_source::MANAGED_PREFIX;
@@ -109,12 +109,27 @@ async fn publish_edit(
     let (next, _, _) = parts.tables.amended(set.rules());
     let is_quickstart = live.rules().iter().any(|rule| layer_of(rule) == RuleLayer::Quickstart);
     let plan = Plan::between(&live, &next);
-    let others = plan.lines.iter().find(|line| line.domain != domain || line.rule != id);
-    if let Some(line) = others.filter(|_| !is_quickstart) {
+    // The first rule takes the place of those that are built in.
+    let is_other = |line: &&PlanLine| line.domain != domain || line.rule != id;
+    let mut others = plan.lines.iter().filter(is_other);
+    let others = others.find(|line| !is_quickstart || line.op != PlanOp::Removed);
+    if let Some(line) = others {
         return Err(ControlError::Malformed(format!(
             "this text is not one rule with the id `{id}` in the domain `{domain}`: it changes `{}` in `{}`",
             line.rule, line.domain
         )));
+    }
+    // Another way to write the same rule is no change.
+    if plan.is_empty() && find(&live, domain, id).is_some() {
+        return Ok(Published {
+            version: state.version,
+            revision: rule_revision(parts, domain, id).await,
+            epoch: state.epoch(),
+            changed: false,
+            prepared: 1,
+            applied: 1,
+            ..Published::default()
+        });
     }
     let item = ItemKey::Rule {
         domain: domain.to_owned(),

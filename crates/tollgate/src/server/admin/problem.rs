@@ -34,6 +34,11 @@ impl AdminProblem {
         }
     }
 
+    /// The text for the caller.
+    pub(in crate::server::admin) fn detail(&self) -> &str {
+        &self.detail
+    }
+
     /// A request that cannot be read.
     pub(in crate::server::admin) fn malformed(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "malformed", detail)
@@ -136,9 +141,11 @@ impl From<ControlError> for AdminProblem {
 }
 
 impl AdminProblem {
+    /// The members of a stale item; `current` and `diff` are added by the endpoint.
     fn with_stale(self, item: &StaleItem) -> Self {
         let current = serde_json::from_str(&item.item).unwrap_or(Value::Null);
         self.with("current", current)
+            .with("diff", "")
             .with("author", item.author.actor.clone())
             .with("reason", item.author.reason.clone())
             .with("at", item.at)

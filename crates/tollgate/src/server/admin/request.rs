@@ -208,7 +208,8 @@ impl Call {
         let Some(text) = self.query.get("after") else {
             return Ok(None);
         };
-        let read = || serde_json::from_slice(&self.service.cursors.open(&from_hex(text)?)?).ok();
+        let is_hidden = self.masks_subjects();
+        let read = || serde_json::from_slice(&self.service.cursors.open(&from_hex(text)?, is_hidden)?).ok();
         let invalid = "not a position of this list, or one of before a restart; begin anew without `after`";
         read().map(Some).ok_or_else(|| AdminProblem::field("after", invalid))
     }
@@ -229,6 +230,33 @@ impl Call {
         use super::settings::SubjectDisplay;
         let sees = |caller: &Caller| caller.has(super::access::rights::Right::Subjects);
         !self.caller.as_ref().is_some_and(sees) && self.service.options.settings.subjects != SubjectDisplay::Plain
+    }
+
+    /// Rejects a caller that names a subject though subjects are masked for it: the answer would tell whether it exists.
+    pub(super) fn check_subjects(&self) -> Result<(), AdminProblem> {
+        match self.masks_subjects() {
+            false => Ok(()),
+            true => Err(AdminProblem::forbidden(
+                "subjects",
+                "naming or searching a subject needs the right `subjects`, which your role does not include",
+            )),
+        }
+    }
+
+    /// A message about an item as the caller may see it: it may quote a subject.
+    pub(super) fn show_message(&self, text: String) -> String {
+        match self.masks_subjects() {
+            true => "hidden: it may name a subject".to_owned(),
+            false => text,
+        }
+    }
+
+    /// A reason as the caller may see it: one of a version may be about any domain.
+    pub(super) fn show_reason<'r>(&self, reason: &'r str) -> &'r str {
+        match self.caller.as_ref().is_some_and(Caller::is_restricted) {
+            true => "",
+            false => reason,
+        }
     }
 
     /// A subject's value as the caller may see it.

@@ -4,6 +4,7 @@ use super::access::AccessControl;
 use super::access::browser::BrowserGuard;
 use super::access::rights::{Access, Caller};
 use super::access::secrets::{digest, random_hex};
+use super::audit_queue::AuditQueue;
 use super::cursors::Cursors;
 use super::problem::AdminProblem;
 use super::reply::Reply;
@@ -15,7 +16,7 @@ use crate::control::database::{IdempotencyKey, StoredResponse};
 use crate::server::gate::Gate;
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::header::{AUTHORIZATION, HeaderName};
+use hyper::header::{AUTHORIZATION, ETAG, HeaderName};
 use hyper::{Method, Request, StatusCode};
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -32,6 +33,7 @@ pub(super) struct AdminService {
     pub(super) access: AccessControl,
     pub(super) browser: BrowserGuard,
     pub(super) cursors: Cursors,
+    pub(super) audit: Arc<AuditQueue>,
     requests: Semaphore,
     /// Requests whose bodies may be large: each takes as much memory.
     large: Semaphore,
@@ -48,6 +50,7 @@ impl AdminService {
             browser: BrowserGuard::new(&options),
             options,
             cursors: Cursors::default(),
+            audit: Arc::default(),
             requests: Semaphore::new(REQUESTS_MAX),
             large: Semaphore::new(LARGE_MAX),
             in_flight: Mutex::default(),
@@ -80,17 +83,16 @@ impl AdminService {
         let service = Arc::clone(&self);
         let _permit = acquire(&service.requests).await?;
         let (head, body) = request.into_parts();
-        self.browser.check_host(&head.uri, &head.headers)?;
         let has_bearer = head.headers.contains_key(AUTHORIZATION);
         if !has_bearer {
-            self.browser.check_origin(&head.method, &head.headers)?;
+            self.browser.check_origin(&head.method, &head.uri, &head.headers)?;
         }
         let caller = match route.access {
             Access::Open | Access::Login => None,
             Access::Any | Access::Needs(_) => {
                 let cookie = self.browser.cookie_name();
-                let database = self.control.database();
-                let caller = self.access.authenticate(&head.headers, &cookie, peer, database).await?;
+                let control = &self.control;
+                let caller = self.access.authenticate(&head.headers, &cookie, peer, control).await?;
                 Some(check(route.access, caller)?)
             }
         };
@@ -135,18 +137,37 @@ impl AdminService {
         };
         let _claim = Claim::take(&self.in_flight, format!("{} {}", key.principal, key.key_hash))?;
         if let Some(stored) = database.idempotent(&key).await? {
-            let status = StatusCode::from_u16(stored.status).unwrap_or(StatusCode::OK);
-            return Ok(Reply::new(status, "application/json", stored.body));
+            return Ok(again(stored));
         }
+        let is_dry_run = call.query.flag("dry_run")?;
         let reply = (route.handler)(call).await?;
+        if is_dry_run {
+            return Ok(reply);
+        }
         let stored = StoredResponse {
             status: reply.status.as_u16(),
             body: String::from_utf8_lossy(&reply.body).into_owned(),
         };
-        if let Err(error) = database.remember_response(&key, &stored).await {
+        let remembered = match self.control.writable_database().await {
+            Ok(database) => database.remember_response(&key, &stored).await.map_err(Into::into),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = remembered {
             tracing::warn!(%error, "a response could not be stored for its idempotency key; a retry would be done again");
         }
         Ok(reply)
+    }
+}
+
+/// The response that was stored, with the tag that its body names.
+fn again(stored: StoredResponse) -> Reply {
+    let body: serde_json::Value = serde_json::from_str(&stored.body).unwrap_or_default();
+    let tag = body.get("etag").and_then(|tag| tag.as_str()).map(str::to_owned);
+    let status = StatusCode::from_u16(stored.status).unwrap_or(StatusCode::OK);
+    let reply = Reply::new(status, "application/json", stored.body);
+    match tag {
+        Some(tag) => reply.with_header(ETAG, &tag),
+        None => reply,
     }
 }
 

@@ -13,6 +13,10 @@ pub(in crate::server::admin) async fn status(call: Call) -> EndpointResult {
         .retain(|row| call.caller.as_ref().is_some_and(|caller| caller.covers(&row.domain)));
     for row in &mut status.rejected_rows {
         row.subject.values_mut().for_each(|value| *value = call.show(value));
+        row.text = call.show_message(std::mem::take(&mut row.text));
+    }
+    if call.caller()?.is_restricted() {
+        status.error = status.error.map(|_| "hidden: it may be about other domains".to_owned());
     }
     let live = match call.control().database() {
         // Without the database, status is reported all the same.
@@ -36,16 +40,17 @@ pub(in crate::server::admin) async fn status(call: Call) -> EndpointResult {
         );
         members.insert(
             "live".into(),
-            live.as_ref().map_or(Value::Null, |live| version(live, live.number)),
+            live.as_ref().map_or(Value::Null, |live| version(&call, live, live.number)),
         );
     }
     Ok(Reply::ok(&body))
 }
 
 /// A version as the API has it.
-pub(in crate::server::admin) fn version(meta: &VersionMeta, live: u64) -> Value {
+pub(in crate::server::admin) fn version(call: &Call, meta: &VersionMeta, live: u64) -> Value {
     let mut item = json!(meta);
     if let Value::Object(members) = &mut item {
+        members.insert("reason".into(), call.show_reason(&meta.reason).into());
         members.insert("live".into(), (meta.number == live).into());
     }
     item
