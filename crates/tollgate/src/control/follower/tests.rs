@@ -61,17 +61,12 @@ impl Fixture {
 
     /// Stops it, and starts it again in the same folder.
     async fn restart(self, prepare: impl FnOnce(&std::path::Path)) -> Self {
-        let Self {
-            control,
-            gate,
-            folder,
-            follower,
-        } = self;
-        follower.abort();
-        let _ = follower.await;
-        drop((control, gate));
+        self.follower.abort();
+        let folder = self.folder.clone();
+        let held = Arc::downgrade(&self.control.parts);
+        drop(self);
         // The writer of the database ends with its last clone, on a task of its own.
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        tollgate_limiter::testing::eventually("the end of its tasks", async || held.strong_count() == 0).await;
         prepare(&folder.join("data"));
         Self::open(folder, ControlOptions::default()).await
     }
