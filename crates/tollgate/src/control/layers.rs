@@ -205,7 +205,9 @@ impl ControlParts {
         if !changes.is_empty() || live.source == RulesOrigin::Disk {
             live.source = origin;
         }
-        self.recent().extend(changes);
+        if self.database.is_some() && self.cache.is_some() {
+            self.recent().extend(changes);
+        }
         self.finish(loader, live, compiled, Some((changes, edits)));
     }
 
@@ -372,7 +374,10 @@ impl ControlParts {
         let (_, attributes, _) = self.tables.counts();
         let rejected_attributes = attributes.saturating_sub(amended.attribute_count());
         if rejected_attributes > 0 {
-            tracing::error!(count = rejected_attributes, "subject attributes rejected; the others are in use");
+            tracing::error!(
+                count = rejected_attributes,
+                "subject attributes rejected; the others are in use"
+            );
             metrics.rejected_attributes.add(rejected_attributes as u64);
         }
         self.tables.record_problems(&edits, &problems);

@@ -143,7 +143,10 @@ fn cache(server: &Server) -> ConfigCache {
 }
 
 async fn has_head(server: &Server) -> bool {
-    cache(server).read(&[HEAD]).await.is_ok_and(|mut values| values.pop().flatten().is_some())
+    cache(server)
+        .read(&[HEAD])
+        .await
+        .is_ok_and(|mut values| values.pop().flatten().is_some())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -154,7 +157,10 @@ async fn rows_and_sets_reach_followers_with_and_without_messages() {
         Instance::start(DatabaseChoice::None, &server).await,
         Instance::start(DatabaseChoice::None, &server).await,
     ];
-    assert!(followers.iter().all(|follower| follower.control.is_waiting()), "an absence is not a fact");
+    assert!(
+        followers.iter().all(|follower| follower.control.is_waiting()),
+        "an absence is not a fact"
+    );
     service.row("m_1", "20/min").await.unwrap();
     for follower in &followers {
         follower.equals(&service).await;
@@ -198,12 +204,19 @@ async fn an_empty_store_is_filled_again_and_starts_new_instances() {
     drop(service);
     let late = Instance::start(DatabaseChoice::None, &server).await;
     let status = late.status();
-    assert_eq!((status.chain, status.digest), (expected.chain, expected.digest), "within its start");
+    assert_eq!(
+        (status.chain, status.digest),
+        (expected.chain, expected.digest),
+        "within its start"
+    );
     assert!(late.control.has_rule("default", "search") && status.override_rows == 1);
     // Then not even that: it starts from its disk.
     let other = Server::start(ServerKind::Redis70);
     let late = late.restart(DatabaseChoice::None, &other, |_| {}).await;
-    assert_eq!((late.status().chain, late.status().source), (expected.chain, RulesOrigin::Disk));
+    assert_eq!(
+        (late.status().chain, late.status().source),
+        (expected.chain, RulesOrigin::Disk)
+    );
     assert!(!late.control.is_waiting());
 }
 
@@ -247,7 +260,10 @@ async fn a_forged_head_changes_nothing_and_is_replaced() {
     })
     .await;
     follower.equals(&service).await;
-    assert_eq!((follower.status().epoch, follower.status().chain), (before.epoch, before.chain));
+    assert_eq!(
+        (follower.status().epoch, follower.status().chain),
+        (before.epoch, before.chain)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -287,7 +303,10 @@ async fn a_claim_that_cannot_be_checked_creates_nothing() {
     eventually("a write", async || instance.row("m_1", "20/min").await.is_ok()).await;
     // A database that exists is written without the store.
     server.kill();
-    eventually("a write without the store", async || instance.row("m_2", "20/min").await.is_ok()).await;
+    eventually("a write without the store", async || {
+        instance.row("m_2", "20/min").await.is_ok()
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -305,7 +324,9 @@ async fn a_restored_database_is_behind_until_it_is_adopted() {
         }
     };
     let service = service
-        .restart(DatabaseChoice::DataDir, &server, |data| copy(data, "control.db", "backup.db"))
+        .restart(DatabaseChoice::DataDir, &server, |data| {
+            copy(data, "control.db", "backup.db")
+        })
         .await;
     service.row("m_1", "20/min").await.unwrap();
     service.row("m_1", "30/min").await.unwrap();
@@ -318,8 +339,14 @@ async fn a_restored_database_is_behind_until_it_is_adopted() {
         })
         .await;
     eventually("control_regressed", async || service.status().regressed.is_some()).await;
-    assert_eq!(service.row("m_2", "5/min").await.unwrap_err().code(), "database-regressed");
-    assert_eq!((follower.status().revision, follower.status().chain), (before.revision, before.chain));
+    assert_eq!(
+        service.row("m_2", "5/min").await.unwrap_err().code(),
+        "database-regressed"
+    );
+    assert_eq!(
+        (follower.status().revision, follower.status().chain),
+        (before.revision, before.chain)
+    );
 
     let head = service.control.adopt(author()).await.unwrap();
     assert!(head.epoch > before.epoch && head.revision > before.revision, "{head:?}");

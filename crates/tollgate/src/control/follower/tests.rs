@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use tollgate_limiter::core::rules::{Attempt, Attribute};
 use tollgate_limiter::core::{Cost, Decision};
 use tollgate_limiter::store::memory::Memory;
+use tollgate_limiter::testing::eventually;
 
 /// A server's parts in a folder of its own.
 struct Fixture {
@@ -61,17 +62,12 @@ impl Fixture {
 
     /// Stops it, and starts it again in the same folder.
     async fn restart(self, prepare: impl FnOnce(&std::path::Path)) -> Self {
-        let Self {
-            control,
-            gate,
-            folder,
-            follower,
-        } = self;
-        follower.abort();
-        let _ = follower.await;
-        drop((control, gate));
+        self.follower.abort();
+        let folder = self.folder.clone();
+        let held = Arc::downgrade(&self.control.parts);
+        drop(self);
         // The writer of the database ends with its last clone, on a task of its own.
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        eventually("the end of its tasks", async || held.strong_count() == 0).await;
         prepare(&folder.join("data"));
         Self::open(folder, ControlOptions::default()).await
     }

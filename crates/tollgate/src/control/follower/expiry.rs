@@ -1,16 +1,16 @@
 //! Background work on the database: rows are deleted when they expire, what is not kept for ever is removed, and the journal is
 //! synced.
 
-use super::database::now_ms;
-use super::database::{CommitRequest, Database, ItemCondition, ItemKey, Retention, RowKey};
-use super::layers::ControlParts;
-use super::model::{Author, ChangeBody, OverrideRow, Precondition};
+use crate::control::database::now_ms;
+use crate::control::database::{CommitRequest, Database, ItemCondition, ItemKey, Retention, RowKey};
+use crate::control::layers::ControlParts;
+use crate::control::model::{Author, ChangeBody, OverrideRow, Precondition};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
 /// Deletes rows when they expire, without end. Of several control services the one with the lease does it.
-pub(super) async fn expire_rows(parts: &Arc<ControlParts>) {
+pub(in crate::control) async fn expire_rows(parts: &Arc<ControlParts>) {
     loop {
         let now = now_ms();
         let wait = parts
@@ -32,7 +32,7 @@ pub(super) async fn expire_rows(parts: &Arc<ControlParts>) {
     }
 }
 
-async fn delete_expired(parts: &ControlParts, database: &Database) -> super::database::DatabaseResult<()> {
+async fn delete_expired(parts: &ControlParts, database: &Database) -> crate::control::database::DatabaseResult<()> {
     let rows = database.expired_rows(now_ms(), EXPIRED_MAX).await?;
     if rows.is_empty() {
         // The follower has yet to apply what another instance deleted.
@@ -70,7 +70,7 @@ async fn delete_expired(parts: &ControlParts, database: &Database) -> super::dat
 }
 
 /// Anchors the audit chain and removes what is not kept, every hour, without end.
-pub(super) async fn prune(parts: &Arc<ControlParts>) {
+pub(in crate::control) async fn prune(parts: &Arc<ControlParts>) {
     let retention = Retention {
         audit_ms: u64::try_from(parts.options.audit_keep.as_millis()).unwrap_or(u64::MAX),
         versions: parts.options.keep_versions,
@@ -104,7 +104,7 @@ pub(super) async fn prune(parts: &Arc<ControlParts>) {
 }
 
 /// Syncs the journal once a second, without end.
-pub(super) async fn keep_synced(parts: &Arc<ControlParts>) {
+pub(in crate::control) async fn keep_synced(parts: &Arc<ControlParts>) {
     loop {
         sleep(SYNC_INTERVAL).await;
         let parts = Arc::clone(parts);
@@ -132,7 +132,7 @@ fn key(row: &OverrideRow) -> RowKey {
 }
 
 /// The author of background work.
-pub(super) fn system(reason: &str) -> Author {
+pub(in crate::control) fn system(reason: &str) -> Author {
     Author {
         actor: "system".to_owned(),
         via: "system".to_owned(),
