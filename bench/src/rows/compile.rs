@@ -1,6 +1,6 @@
 //! CPU time to compile a rule set from its text and to make a limiter of it, as an instance does before a publish.
 
-use super::two_tiers;
+use super::{cpu_ms, two_tiers};
 use serde_json::{Value, json};
 use std::hint::black_box;
 use std::sync::Arc;
@@ -55,11 +55,4 @@ impl Compiled {
         } = self;
         format!("| compile {rules} rules, CPU time | {cpu_ms:.0} ms | {cpu_ms_max} ms |\n")
     }
-}
-
-/// The CPU time of this thread so far.
-fn cpu_ms() -> f64 {
-    let times = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux counts the time of threads");
-    let ns = times.split_whitespace().next().and_then(|ns| ns.parse::<u64>().ok());
-    ns.expect("the first number is the time on a CPU") as f64 / 1e6
 }

@@ -28,6 +28,7 @@ pub use state::{
 };
 pub use write::{
     AttributeWrite, CheckedSet, PlannedSet, PublishOptions, PublishSet, Published, RowWrite, WriteOptions, Written,
+    with_idempotency_key,
 };
 
 use self::database::{AttributeFilter, AttributeKey, Database, RowFilter, RowKey};

@@ -8,6 +8,7 @@ use super::model::RuleSet;
 use super::rows::{RowProblem, Table};
 use crate::yaml::excerpt;
 use smallvec::SmallVec;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// An attribute that is added to attempts.
@@ -77,6 +78,8 @@ enum MissingSource {
     AsGiven,
 }
 
+/// The prefix of keys: they have none.
+const NO_PREFIX: u64 = 0;
 /// The maximum number of subject attributes.
 const VALUES_MAX: usize = 1_000_000;
 /// The maximum lengths of a name, and of a subject or a value.
@@ -102,20 +105,29 @@ impl RuleSet {
         let mut next = self.clone();
         let values = &mut next.derivation.values;
         let mut problems = Vec::new();
+        // There are few different ones.
+        let mut known: HashSet<Arc<str>> = HashSet::new();
         for (index, edit) in edits.iter().enumerate() {
             let key = attribute_key(&edit.source, &edit.name, edit.subject.as_bytes());
             let problem = edit.value.as_ref().and_then(|_| edit.problem());
             match (&edit.value, problem) {
-                (Some(value), None) if values.len() < VALUES_MAX || values.find(&key).is_some() => {
-                    values.insert(&key, (&**value).into());
+                (Some(value), None) if values.len() < VALUES_MAX || values.find(NO_PREFIX, &key).is_some() => {
+                    if !known.contains(&**value) {
+                        known.insert((&**value).into());
+                    }
+                    values.insert(
+                        NO_PREFIX,
+                        &key,
+                        known.get(&**value).map_or_else(|| (&**value).into(), Arc::clone),
+                    );
                 }
                 (Some(_), problem) => {
-                    values.remove(&key);
+                    values.remove(NO_PREFIX, &key);
                     let (text, hint) = problem.unwrap_or_else(too_many);
                     problems.push(RowProblem { index, text, hint });
                 }
                 (None, _) => {
-                    values.remove(&key);
+                    values.remove(NO_PREFIX, &key);
                 }
             }
         }
@@ -207,7 +219,7 @@ impl Derivation {
         let is_ambiguous = subjects.next().is_some();
         if let Some(subject) = subject.filter(|_| !is_ambiguous)
             && !self.values.is_empty()
-            && let Some((_, value)) = self.values.find(&attribute_key(from, name, subject))
+            && let Some((_, value)) = self.values.find(NO_PREFIX, &attribute_key(from, name, subject))
         {
             return (Some(value), DerivedOrigin::Table);
         }

@@ -215,8 +215,16 @@ async fn a_row_that_changes_only_numbers_keeps_the_usage() {
         // Years, so that no unit returns meanwhile. Debt of gcra is time, so a higher rate makes less of it.
         for (terms, cost, expected) in [
             (None, 40, &[60][..]),
-            (Some("200/365day"), 10, if algorithm == "gcra" { &[110] } else { &[150] }),
-            (Some("[200/365day, 70/300day]"), 5, if algorithm == "gcra" { &[105, 65] } else { &[145, 65] }),
+            (
+                Some("200/365day"),
+                10,
+                if algorithm == "gcra" { &[110] } else { &[150] },
+            ),
+            (
+                Some("[200/365day, 70/300day]"),
+                5,
+                if algorithm == "gcra" { &[105, 65] } else { &[145, 65] },
+            ),
             (Some("0/min"), 1, &[0]),
             (Some("unlimited"), 1, &[]),
             (None, 0, if algorithm == "gcra" { &[52] } else { &[45] }),

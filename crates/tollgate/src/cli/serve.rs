@@ -138,7 +138,6 @@ async fn serve_from(
     }
     open_files::raise_limit(config.limits.connections);
     let mut signals = Signals::listen().map_err(|error| format!("cannot install signal handlers: {error}"))?;
-    let sample = banner::SampleCheck::for_rules(&rules);
     let gate = Arc::new(Gate::new(rules, store.counters()));
     gate.compat().set_modes(config.ratelimit_modes.clone());
     start_without_files(&gate, &missing);
@@ -222,6 +221,7 @@ async fn serve_from(
             let _ = leaving.await;
         })
     };
+    let sample = banner::SampleCheck::for_rules(&gate.active_rules());
     banner::print(front_ends.bound(), &config, admin.as_ref(), &sample);
     let readiness = advance_when_ready(&control, &gate);
 

@@ -26,6 +26,7 @@ pub use requests::{
     Committed, DatabaseSnapshot, IdempotencyKey, InstanceReport, ItemCondition, ItemKey, NewVersion, Retention,
     RowFilter, RowKey, RuleChange, RuleHistoryEntry, SeenNumbers, StoredResponse,
 };
+pub(super) use rows::subject_text;
 pub use versions::MAX_SET_BYTES;
 
 use self::connection::{Backend, Connection, DEADLINE, Parameter, ResultRow};

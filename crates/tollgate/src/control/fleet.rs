@@ -23,7 +23,6 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 /// The status that an instance reports.
@@ -119,11 +118,11 @@ pub struct FleetView {
 /// An instance's part in the fleet.
 #[derive(Debug, Default)]
 pub(super) struct Fleet {
-    /// Reports the status now.
-    report: Notify,
     state: Mutex<FleetState>,
     /// Publishes of this instance are prepared one at a time.
     preparing: tokio::sync::Mutex<()>,
+    /// Statuses are written one at a time: none after that of the departure.
+    writing: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -135,6 +134,8 @@ struct FleetState {
     has_left: bool,
     /// Warnings that were logged.
     warned: Vec<String>,
+    /// Instances that do not read the rows that this one writes.
+    too_old: Vec<String>,
     /// The report failed, and that was logged.
     is_unreported: bool,
 }
@@ -149,6 +150,11 @@ impl Control {
     /// All live instances.
     pub async fn instances(&self) -> FleetView {
         view(&self.parts).await
+    }
+
+    /// The instances that were too old a moment ago to read the rows that this one writes: they go on without them.
+    pub fn too_old(&self) -> Vec<String> {
+        self.parts.fleet.state().too_old.clone()
     }
 
     /// Tells the others that this instance leaves, so that no publish waits for it.
@@ -166,24 +172,34 @@ pub(super) async fn report(parts: &Arc<ControlParts>) {
         return std::future::pending().await;
     }
     let mut applied = parts.applied.subscribe();
+    let mut next_view = Instant::now();
     loop {
         expire_prepared(parts);
         if !parts.fleet.state().has_left {
             log_report(parts, write_status(parts).await.err());
         }
-        if parts.database.is_some() {
-            let view = view(parts).await;
-            let control = &parts.gate.metrics().control;
-            control.differ.set(view.differ.into());
-            warn(parts, view.warnings);
+        if parts.database.is_some() && Instant::now() >= next_view {
+            next_view = Instant::now() + REPORT_INTERVAL;
+            show(parts, view(parts).await);
         }
+        sleep(REPORT_GAP).await;
         tokio::select! {
             () = sleep(REPORT_INTERVAL) => {}
-            () = parts.fleet.report.notified() => {}
             // The sender lives as long as the parts.
             _ = applied.changed() => {}
         }
     }
+}
+
+/// Shows the view of a control service: its metric, its warnings.
+fn show(parts: &ControlParts, view: FleetView) {
+    parts.gate.metrics().control.differ.set(view.differ.into());
+    let old = view
+        .instances
+        .iter()
+        .filter(|instance| instance.status.formats < FORMAT);
+    parts.fleet.state().too_old = old.map(|instance| instance.id.clone()).collect();
+    warn(parts, view.warnings);
 }
 
 /// Logs the first of several failed reports.
@@ -294,5 +310,7 @@ fn warnings(instances: &[FleetInstance], unverified: usize) -> Vec<String> {
 }
 
 const REPORT_INTERVAL: Duration = Duration::from_secs(2);
+/// The shortest time between two reports.
+const REPORT_GAP: Duration = Duration::from_millis(100);
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 const ERROR_CHARACTERS_MAX: usize = 300;

@@ -233,7 +233,9 @@ async fn read_database(parts: &Arc<ControlParts>, database: &Database) -> Result
         let was_written = parts.cache.is_none() || database.kind() == "postgres";
         return match live.head.is_some() && was_written {
             true => Err(Halt::Regressed(
-                "the database is empty, and rules of it are in use".to_owned(),
+                "the database is empty, and rules of it are in use; restore a backup, or go on from an empty one with \
+                 `tollgate control adopt`"
+                    .to_owned(),
             )),
             false => Ok(()),
         };

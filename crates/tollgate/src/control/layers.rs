@@ -415,7 +415,7 @@ impl ControlParts {
     }
 
     /// Writes the whole state to disk. A failure is logged once: decisions do not need it.
-    fn save(&self, live: &LiveState) {
+    pub(super) fn save(&self, live: &LiveState) {
         let Some(head) = live.head.clone() else { return };
         let (rows, attributes) = self.tables.all();
         let state = SavedState {

@@ -103,6 +103,8 @@ impl Control {
                 None
             }
         };
+        let is_new_file = *choice == DatabaseChoice::DataDir && database.is_some() && !disk.database_path().exists();
+        gate.metrics().control.database_up.set(is_new_file.into());
         let scope = cache.as_ref().map(ConfigCache::prefix).unwrap_or_default();
         let signer = Signer::new(options.secret.as_ref().map(ControlSecret::bytes), scope);
         if cache.is_some() && !signer.has_secret() {
@@ -123,7 +125,11 @@ impl Control {
             wake: Notify::new(),
             disk: Mutex::new(disk),
             prepared: Mutex::new(None),
-            health: Mutex::new(FollowerHealth::default()),
+            health: Mutex::new(FollowerHealth {
+                // A file that does not exist yet answers: there is nothing in it.
+                is_up: is_new_file,
+                ..FollowerHealth::default()
+            }),
             fleet: Fleet::default(),
             instance: format!("{:016x}", fastrand::u64(..)),
         });

@@ -4,9 +4,11 @@
 //! needs; `admin/service.rs` guards them; `admin/endpoints/` has them by subject. It knows the control plane and no SQL.
 
 mod access;
+mod audit_queue;
 mod connection;
 mod cursors;
 mod endpoints;
+mod offline;
 mod openapi;
 mod problem;
 mod reply;
@@ -15,6 +17,7 @@ mod routes;
 mod service;
 pub mod settings;
 
+pub use offline::NewPrincipal;
 pub use settings::{AdminOptions, AdminSettings, AdminToken, AnonymousAccess, ExternalUrl, SubjectDisplay};
 
 use self::connection::AdminFrontEnd;
@@ -54,10 +57,14 @@ impl Admin {
     pub async fn links(&self) -> AdminLinks {
         let access = &self.service.access;
         // A database that does not answer may have principals.
-        let is_open = !access
-            .has_principal(self.service.control.database())
-            .await
-            .unwrap_or(true);
+        let has_principal = match self.is_database_up() {
+            true => access
+                .has_principal(self.service.control.database())
+                .await
+                .unwrap_or(true),
+            false => true,
+        };
+        let is_open = !has_principal;
         let is_auto = self.service.options.settings.anonymous == AnonymousAccess::Auto;
         AdminLinks {
             view: (is_open && is_auto).then(|| access.view_code.clone()),
@@ -83,17 +90,19 @@ impl Admin {
             ));
         }
         let has_token = options.settings.tokens.iter().any(|token| token.role == Role::Admin);
-        let has_admin = match self.service.control.database() {
-            None => false,
-            Some(database) => match database.principals().await {
-                Ok(found) => found
-                    .iter()
-                    .any(|found| found.role == Role::Admin && access::is_active(found)),
-                Err(error) => {
-                    tracing::warn!(%error, %address, "the control database does not answer; nobody can log in until it does");
-                    true
-                }
-            },
+        let principals = match self.service.control.database() {
+            None => Some(Vec::new()),
+            Some(database) if self.is_database_up() => database.principals().await.ok(),
+            Some(_) => None,
+        };
+        let has_admin = match &principals {
+            Some(found) => found
+                .iter()
+                .any(|found| found.role == Role::Admin && access::is_active(found)),
+            None => {
+                tracing::warn!(%address, "the control database does not answer; nobody can log in until it does");
+                true
+            }
         };
         match has_token || has_admin {
             true => Ok(()),
@@ -102,6 +111,12 @@ impl Admin {
                  `tollgate user add --offline`, or a token in admin.tokens, or listen on 127.0.0.1"
             )),
         }
+    }
+
+    /// False while the database is known to be away: a server that starts does not wait for it once more.
+    fn is_database_up(&self) -> bool {
+        let status = self.service.control.status().database;
+        status.up || status.kind == "none"
     }
 
     /// Serves requests on `listener` until `shutdown` completes, and then drains.

@@ -184,7 +184,8 @@ fn without_a_shared_store_they_meet_in_the_database_and_are_warned() {
         let status = publisher.run(&["control", "status"]);
         status.code == Some(1) && status.stdout.contains("store.url")
     });
-    let _colliding = Member::start(&settings, COLLIDING);
+    // It cannot use what is live already, and says so; without this setting it would not serve at all.
+    let _colliding = Member::start(&format!("{settings}  start_without: true\n"), COLLIDING);
     publisher.sees(3);
     let refused = publisher.publish(OTHER_SET);
     assert_eq!(refused.code, Some(1), "{refused:?}");

@@ -1,6 +1,6 @@
 //! The adoption of a database that is behind what instances have applied.
 
-use crate::fixture::{START_MS, author, commit, file, key, on_both, publish, row, version};
+use crate::fixture::{START_MS, Storage, author, commit, file, key, on_both, publish, row, run, version};
 use std::sync::atomic::Ordering;
 use tollgate::control::database::{
     AdoptRequest, AuditFilter, Database, DatabaseError, DatabaseResult, ItemCondition, ItemKey, SeenNumbers,
@@ -193,5 +193,32 @@ fn a_new_database_has_the_proposed_id_and_an_old_one_its_own() {
         other.propose_id(Database::new_id().unwrap());
         other.commit(commit(vec![row("m_1", "20/s")])).await.unwrap();
         assert_eq!(other.head().await.unwrap().unwrap().database_id, id);
+    });
+}
+
+#[test]
+fn a_file_that_was_removed_takes_no_writes_until_it_is_adopted() {
+    let storage = Storage::sqlite();
+    run(async {
+        let database = storage.open();
+        database.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
+        let file = storage.file().unwrap();
+        for suffix in ["", "-wal", "-shm"] {
+            let path = file.with_file_name(format!("control.db{suffix}"));
+            std::fs::remove_file(path).unwrap();
+        }
+        assert_eq!(database.head().await, Ok(None));
+        let refused = database.commit(commit(vec![row("m_1", "20/s")])).await;
+        assert!(matches!(refused, Err(DatabaseError::Unavailable(_))), "{refused:?}");
+        assert!(!file.exists(), "no new history begins");
+        let adopted = database.adopt(request(SEEN)).await.unwrap();
+        assert_eq!(database.head().await.unwrap().unwrap(), adopted.head);
+        let committed = database.commit(commit(vec![row("m_1", "20/s")])).await.unwrap();
+        assert_eq!(committed.revision, 502);
+        assert_eq!(
+            storage.open().head().await.unwrap().unwrap(),
+            committed.head,
+            "in the new file"
+        );
     });
 }

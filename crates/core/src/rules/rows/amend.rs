@@ -2,7 +2,7 @@
 
 use super::sets::RuleRows;
 use super::terms::{ParsedTerms, RowTerms};
-use super::{ORPHAN_RULE, ROWS_MAX, RowEdit, RowKey, RowProblem, Rows, push_value, row_key};
+use super::{ORPHAN_RULE, ROWS_MAX, RowEdit, RowKey, RowProblem, Rows, key_prefix, push_value};
 use crate::limit::Limit;
 use crate::problem::ValueError;
 use crate::quantity::Period;
@@ -140,9 +140,9 @@ impl<'e> Amendment<'e> {
         let terms = self.terms(target, text)?;
         let known_set = self.rows.rules.find(target.index).and_then(|rows| rows.set(attributes));
         if let Some(number) = known_set.map(|set| set.number) {
-            let key = subject_key(target.index, number, attributes, edit);
-            if self.rows.table.find(&key).is_some() {
-                self.insert(target.index, &key, terms);
+            let key = subject_key(attributes, edit);
+            if self.rows.table.find(key_prefix(target.index, number), &key).is_some() {
+                self.insert(target.index, number, &key, terms);
                 return Ok(());
             }
         }
@@ -159,15 +159,14 @@ impl<'e> Amendment<'e> {
                 "name the same attributes as the other rows of the rule, or make several rules of it",
             ));
         };
-        let key = subject_key(target.index, number, attributes, edit);
-        self.insert(target.index, &key, terms);
+        self.insert(target.index, number, &subject_key(attributes, edit), terms);
         Ok(())
     }
 
     /// Sets the terms of a row, and counts the rows that use an added counter.
-    fn insert(&mut self, rule: u32, key: &[u8], terms: RowTerms) {
+    fn insert(&mut self, rule: u32, set: u8, key: &[u8], terms: RowTerms) {
         self.count_uses(rule, &terms, 1);
-        if let Some(Some(before)) = self.rows.table.insert(key, Some(terms)) {
+        if let Some(Some(before)) = self.rows.table.insert(key_prefix(rule, set), key, Some(terms)) {
             self.count_uses(rule, &before, -1);
         }
     }
@@ -177,8 +176,8 @@ impl<'e> Amendment<'e> {
         let Some(number) = set.map(|set| set.number) else {
             return;
         };
-        let key = subject_key(target.index, number, attributes, edit);
-        if let Some(Some(before)) = self.rows.table.remove(&key) {
+        let (prefix, key) = (key_prefix(target.index, number), subject_key(attributes, edit));
+        if let Some(Some(before)) = self.rows.table.remove(prefix, &key) {
             self.count_uses(target.index, &before, -1);
             if let Some(rows) = self.rule_rows(target.index) {
                 rows.remove_row(number);
@@ -202,22 +201,22 @@ impl<'e> Amendment<'e> {
 
     /// Keeps a row whose rule does not exist, so that it is counted.
     fn apply_orphan(&mut self, edit: &RowEdit) -> Result<(), ValueError> {
-        let mut key = row_key(ORPHAN_RULE, 0);
+        let (prefix, mut key) = (key_prefix(ORPHAN_RULE, 0), RowKey::new());
         for name in [&edit.domain, &edit.rule] {
             push_value(&mut key, name.as_bytes(), false);
         }
         for text in edit.subject.iter().flat_map(|(name, value)| [name, value]) {
             push_value(&mut key, text.as_bytes(), false);
         }
-        let is_known = self.rows.table.find(&key).is_some();
+        let is_known = self.rows.table.find(prefix, &key).is_some();
         match (&edit.terms, is_known) {
             (Some(_), false) => {
                 self.check_space()?;
-                self.rows.table.insert(&key, None);
+                self.rows.table.insert(prefix, &key, None);
                 self.rows.orphans += 1;
             }
             (None, true) => {
-                self.rows.table.remove(&key);
+                self.rows.table.remove(prefix, &key);
                 self.rows.orphans -= 1;
             }
             (Some(_), true) | (None, false) => {}
@@ -326,7 +325,7 @@ impl<'e> Amendment<'e> {
         self.reserved.push((index, counter));
         Ok(Window {
             name: window_name.filter(|_| name.is_some()).unwrap_or(id),
-            limit: Arc::new(limit),
+            limit: self.rows.limits.share(limit),
             counter,
         })
     }
@@ -390,8 +389,8 @@ fn window_name(rule: &Rule, period: Period) -> String {
 }
 
 /// The key of the row for a subject.
-fn subject_key(rule: u32, set: u8, attributes: &[Dimension], edit: &RowEdit) -> RowKey {
-    let mut key = row_key(rule, set);
+fn subject_key(attributes: &[Dimension], edit: &RowEdit) -> RowKey {
+    let mut key = RowKey::new();
     let last = attributes.len().saturating_sub(1);
     for (index, (dimension, (_, value))) in attributes.iter().zip(&edit.subject).enumerate() {
         push_value(&mut key, dimension.value(value.as_bytes()).bytes(), index == last);

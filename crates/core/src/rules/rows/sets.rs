@@ -111,6 +111,12 @@ impl RuleRows {
         Some(next)
     }
 
+    /// True if a row uses an added counter.
+    pub(super) fn is_used(&self, counter: CounterId) -> bool {
+        let mut added = self.counters.iter();
+        added.any(|added| added.id == counter && added.uses > 0)
+    }
+
     /// Adds to the uses of a counter.
     pub(super) fn count_use(&mut self, counter: CounterId, change: i32) {
         if let Some(added) = self.counters.iter_mut().find(|added| added.id == counter) {

@@ -36,7 +36,7 @@ pub(super) fn runtime() -> io::Result<Runtime> {
     runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .max_blocking_threads(BLOCKING_THREADS)
-        .thread_name("tollgate-control")
+        .thread_name("control")
         .enable_all()
         .build()
 }

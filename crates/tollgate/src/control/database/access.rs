@@ -130,7 +130,7 @@ impl Database {
     /// Ends a session. Audited as `logout`.
     ///
     /// # Errors
-    /// [`DatabaseError::Missing`] if there is none; an unavailable or full database.
+    /// [`DatabaseError::Missing`] if it does not exist; an unavailable or full database.
     pub async fn delete_session(&self, id_hash: &Digest, author: &Author) -> DatabaseResult<()> {
         let request = WriteRequest::DeleteSession(*id_hash, author.clone());
         self.write(request).await?.done()

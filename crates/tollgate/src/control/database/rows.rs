@@ -150,7 +150,7 @@ pub(super) async fn delete_rows(connection: &mut Connection, keys: &[RowKey]) ->
 }
 
 /// The canonical text of a subject: JSON with sorted keys.
-pub(super) fn subject_text(subject: &RowSubject) -> String {
+pub(in crate::control) fn subject_text(subject: &RowSubject) -> String {
     serde_json::to_string(subject).expect("a map of texts")
 }
 

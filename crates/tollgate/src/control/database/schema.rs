@@ -105,13 +105,8 @@ pub(super) async fn migrate(mut connection: Connection, now: u64, id: &str) -> D
         .fetch_one("SELECT coalesce(max(number), 0) FROM migration", &[])
         .await?
         .map_or(Ok(0), |row| row.number(0))?;
-    let known = MIGRATIONS.len() as u64;
-    if done > known {
-        return Err(DatabaseError::Newer(format!(
-            "it is at migration {done}, and this version knows {known}; it is read-only here"
-        )));
-    }
-    if done == known {
+    check_migration(done)?;
+    if done == MIGRATIONS.len() as u64 {
         return Ok(());
     }
     for (number, statements) in (1_u64..).zip(MIGRATIONS) {
@@ -145,6 +140,17 @@ pub(super) async fn migrate(mut connection: Connection, now: u64, id: &str) -> D
             .await?;
     }
     connection.commit().await
+}
+
+/// Refuses to write a database that a newer program has migrated to this number.
+pub(super) fn check_migration(done: u64) -> DatabaseResult<()> {
+    let known = MIGRATIONS.len() as u64;
+    if done > known {
+        return Err(DatabaseError::Newer(format!(
+            "it is at migration {done}, and this version knows {known}; it is read-only here"
+        )));
+    }
+    Ok(())
 }
 
 /// A statement with the order of bytes for texts, which is what SQLite has.

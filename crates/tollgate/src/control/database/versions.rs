@@ -151,7 +151,7 @@ pub(super) async fn find_version(
     }
 }
 
-/// The highest number of a version; 0: there is none.
+/// The highest number of a version; 0: no version exists.
 pub(super) async fn last_number(connection: &mut Connection) -> DatabaseResult<u64> {
     let last = connection
         .fetch_one("SELECT coalesce(max(number), 0) FROM version", &[])

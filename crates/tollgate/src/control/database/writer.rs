@@ -5,7 +5,7 @@
 //! sets: those have a transaction of their own, and once the head is locked for them, half a minute.
 //!
 //! A transaction that exceeds its deadline is dropped, and rolled back by the database. One whose `COMMIT` was sent already may be done
-//! all the same; its callers are told that the database is unavailable.
+//! all the same; its callers get the error of an unavailable database.
 
 mod adopt;
 mod commit;
@@ -117,8 +117,9 @@ impl Database {
 async fn run(shared: Arc<Shared>, mut queue: mpsc::Receiver<Job>) {
     let mut jobs = Vec::with_capacity(MERGED);
     while queue.recv_many(&mut jobs, MERGED).await > 0 {
-        // A long one would keep the others past their deadlines.
-        let (long, mut short): (Vec<Job>, Vec<Job>) = jobs.drain(..).partition(|job| job.request.is_long());
+        // A long one would keep the others past their deadlines, and after an adoption they mean another state.
+        let is_alone = |job: &Job| job.request.is_long() || matches!(job.request, WriteRequest::Adopt(_));
+        let (alone, mut short): (Vec<Job>, Vec<Job>) = jobs.drain(..).partition(is_alone);
         if let Err(error) = commit_merged(&shared, &mut short).await {
             if short.len() > 1 && error.is_of_one_request() {
                 commit_each(&shared, short).await;
@@ -126,7 +127,7 @@ async fn run(shared: Arc<Shared>, mut queue: mpsc::Receiver<Job>) {
                 fail(short, &error);
             }
         }
-        commit_each(&shared, long).await;
+        commit_each(&shared, alone).await;
     }
 }
 
@@ -175,6 +176,17 @@ async fn commit_merged(shared: &Shared, jobs: &mut Vec<Job>) -> DatabaseResult<(
 
 /// Applies all requests. Returns their results and the last revision, if there is a new one.
 async fn transact(shared: &Shared, jobs: &[Job]) -> DatabaseResult<(Vec<DatabaseResult<WriteReply>>, Option<u64>)> {
+    if shared.has_schema.load(Ordering::Relaxed) && shared.backend.is_missing() {
+        let is_adoption = |job: &Job| matches!(job.request, WriteRequest::Adopt(_));
+        if !jobs.iter().any(is_adoption) {
+            // A new file would silently start a new history.
+            return Err(DatabaseError::Unavailable(
+                "its file was removed; restore a backup and restart, or adopt an empty one".to_owned(),
+            ));
+        }
+        shared.backend.forget_file();
+        shared.is_migrated.store(false, Ordering::Relaxed);
+    }
     let is_long = jobs.iter().any(|job| job.request.is_long());
     // A database that is away is noticed here, in time for a long request too.
     let mut ledger = super::within(DEADLINE, begin(shared, is_long)).await?;

@@ -50,6 +50,7 @@ pub(super) fn has_cache(parts: &ControlParts) -> bool {
 
 /// Reports the status of this instance.
 pub(super) async fn write_status(parts: &Arc<ControlParts>) -> Result<(), LinkError> {
+    let _turn = parts.fleet.writing.lock().await;
     let mut status = own_status(parts);
     match link(parts) {
         Link::Alone => Ok(()),

@@ -13,6 +13,7 @@ use std::collections::HashSet;
 use std::path::{Component, Path};
 use std::sync::Arc;
 use tokio::task::JoinError;
+use tokio::time::Instant;
 use tollgate_limiter::core::problem::Problem;
 use tollgate_limiter::core::rules::RuleSet;
 
@@ -62,7 +63,10 @@ pub(in crate::control) async fn plan(parts: &Arc<ControlParts>, files: Vec<SetFi
     let (amended, _, problems) = parts.tables.amended(&set.rules);
     let invalid: HashSet<usize> = problems.iter().map(|problem| problem.index).collect();
     let live = parts.gate.active_rules();
-    let plan = Plan::between(&live, &amended).with_rows(&amended, &rows, |index| invalid.contains(&index));
+    let mut plan = Plan::between(&live, &amended).with_rows(&amended, &rows, |index| invalid.contains(&index));
+    let fleet = fleet::view(parts).await.instances;
+    let reading = fleet.iter().filter(|instance| instance.status.formats >= plan.format);
+    (plan.supported, plan.instances) = (reading.count().max(1), fleet.len().max(1));
     Ok(PlannedSet {
         digest: set.digest,
         plan,
@@ -105,10 +109,15 @@ pub(in crate::control) async fn publish(
         }
     };
     let source = version.as_ref().map_or(&options.source, |version| &version.source);
-    check_drift(parts, options, source).await?;
+    // From here on it says that a push replaces what was not pushed.
+    let force = replaces_drift(parts, options, source, &files).await?;
+    let options = PublishOptions {
+        force,
+        ..options.clone()
+    };
     let set = ready(parts, files).await?;
     let item = ItemKey::Set;
-    publish_set(parts, set, version, item, options, author).await
+    publish_set(parts, set, version, item, &options, author).await
 }
 
 pub(in crate::control) async fn rollback(
@@ -156,7 +165,7 @@ pub(super) async fn publish_set(
     }
     let live = parts.live.load_full();
     check_set_condition(&live, &item, options)?;
-    if live.version > 0 && live.set_digest == set.digest {
+    if live.version > 0 && live.set_digest == set.digest && !options.force {
         return Ok(Published {
             version: live.version,
             revision: live.set_revision,
@@ -195,6 +204,7 @@ pub(super) async fn publish_set(
         }
     };
     let mut prepared = 1;
+    let started = Instant::now();
     if !options.skip_prepare {
         let candidate = fleet::prepare::Candidate {
             version: number,
@@ -211,6 +221,7 @@ pub(super) async fn publish_set(
             }
         }
     }
+    let prepared_ms = elapsed_ms(started);
     *parts.prepared() = Some(set.into_prepared());
     let mut changes: Vec<ChangeBody> = dropped.into_iter().map(deletion).collect();
     changes.push(ChangeBody::Publish {
@@ -241,15 +252,27 @@ pub(super) async fn publish_set(
     };
     let committed = commit(parts, request).await?;
     let mut published = Published {
-        version: number,
+        // A retry of what was committed before changes nothing.
+        version: if committed.changes.is_empty() {
+            committed.head.live_version
+        } else {
+            number
+        },
         revision: committed.revision,
         epoch: committed.head.epoch,
         changed: true,
         prepared,
+        prepared_ms,
         ..Published::default()
     };
+    let started = Instant::now();
     fleet::prepare::wait_applied(parts, &mut published, options.wait).await;
+    published.applied_ms = elapsed_ms(started);
     Ok(published)
+}
+
+fn elapsed_ms(started: Instant) -> u64 {
+    u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Compiles files on a blocking thread with the file layer of this instance.
@@ -325,22 +348,30 @@ pub(super) fn check_git(parts: &ControlParts, options: &PublishOptions) -> Contr
     if is_allowed { Ok(()) } else { Err(ControlError::GitOnly) }
 }
 
-/// A push goes over nothing but pushes.
-async fn check_drift(parts: &Arc<ControlParts>, options: &PublishOptions, source: &str) -> ControlResult<()> {
+/// True if a push replaces a version that was not pushed. Without `force` it may do so with the same files only: the repository has then
+/// taken the change over, and the new version says so.
+async fn replaces_drift(
+    parts: &Arc<ControlParts>,
+    options: &PublishOptions,
+    source: &str,
+    files: &[SetFile],
+) -> ControlResult<bool> {
     let live = parts.live.load().head.as_ref().map_or(0, |head| head.live_version);
-    if !source.starts_with("push") || options.force || live == 0 {
-        return Ok(());
+    if !source.starts_with("push") || live == 0 {
+        return Ok(false);
     }
     let database = parts.database.as_ref().ok_or(ControlError::NoDatabase)?;
     match database.version(live).await? {
-        Some(meta) if !meta.source.starts_with("push") => Err(ControlError::Drift {
+        Some(meta) if meta.source.starts_with("push") => Ok(false),
+        Some(meta) if options.force || meta.digest == chain::set_digest(files) => Ok(true),
+        Some(meta) => Err(ControlError::Drift {
             text: format!(
                 "version {live} was not pushed: {} by {} ({})",
                 meta.source, meta.actor, meta.reason
             ),
             live: Some(meta),
         }),
-        _ => Ok(()),
+        None => Ok(false),
     }
 }
 

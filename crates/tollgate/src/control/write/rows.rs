@@ -6,19 +6,21 @@ use crate::control::layers::ControlParts;
 use crate::control::model::{Author, ChangeBody, Precondition};
 use crate::control::tables::row_edit;
 use crate::control::{ControlError, ControlResult, SetProblem};
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate_limiter::core::rules::RowEdit;
+use tollgate_limiter::core::rules::{AttributeEdit, RowEdit};
 
 /// Sets and deletes rows, all or none.
 pub(in crate::control) async fn write_rows(
     parts: &Arc<ControlParts>,
-    rows: Vec<RowWrite>,
+    mut rows: Vec<RowWrite>,
     options: &WriteOptions,
     author: Author,
 ) -> ControlResult<Written> {
     check_count(rows.len())?;
+    count_subjects(parts, &mut rows);
     check_rows(parts, &rows, options)?;
     let created = rows.iter().any(|row| parts.tables.row(&row_key(row)).is_none());
     let count = rows.len();
@@ -62,6 +64,10 @@ pub(in crate::control) async fn write_attributes(
         .zip(1..)
         .filter_map(|(attribute, line)| attribute_problem(attribute).map(|problem| problem.at_line(line)))
         .collect();
+    let problems = match problems.is_empty() {
+        true => check_attributes(parts, &attributes),
+        false => problems,
+    };
     if !problems.is_empty() {
         return Err(ControlError::Invalid(problems));
     }
@@ -141,6 +147,18 @@ fn check_conditions(
     })
 }
 
+/// Writes the addresses of subjects as their rules count them, so that one network is one row.
+fn count_subjects(parts: &ControlParts, rows: &mut [RowWrite]) {
+    let rules = parts.gate.active_rules();
+    for row in rows {
+        for (name, value) in &mut row.subject {
+            if let Cow::Owned(counted) = rules.counted_value(&row.domain, &row.rule, name, value) {
+                *value = counted;
+            }
+        }
+    }
+}
+
 /// Checks rows as the active rules would take them.
 fn check_rows(parts: &ControlParts, rows: &[RowWrite], options: &WriteOptions) -> ControlResult<()> {
     let rules = parts.gate.active_rules();
@@ -174,6 +192,25 @@ fn check_rows(parts: &ControlParts, rows: &[RowWrite], options: &WriteOptions) -
             Err(ControlError::Invalid(problems))
         }
     }
+}
+
+/// The problems of attributes that the active rules would not take, such as one too many.
+fn check_attributes(parts: &ControlParts, attributes: &[AttributeWrite]) -> Vec<SetProblem> {
+    let edits: Vec<AttributeEdit> = attributes
+        .iter()
+        .map(|attribute| AttributeEdit {
+            source: attribute.source.as_str().into(),
+            subject: attribute.subject.as_str().into(),
+            name: attribute.name.as_str().into(),
+            value: attribute.value.as_deref().map(Into::into),
+        })
+        .collect();
+    let (_, found) = parts.gate.active_rules().amend_attributes(&edits);
+    let problems = found.into_iter().take(PROBLEMS_MAX).map(|problem| {
+        let line = u32::try_from(problem.index + 1).unwrap_or(u32::MAX);
+        SetProblem::error(problem.text).with_hint(problem.hint).at_line(line)
+    });
+    problems.collect()
 }
 
 /// The problem of a row that no rule set would take.
@@ -252,4 +289,5 @@ const NAME_MAX: usize = 256;
 const VALUE_MAX: usize = 1_024;
 const NOTE_MAX: usize = 500;
 const SUBJECT_MAX: usize = 16;
-const APPLY_WAIT: Duration = Duration::from_millis(25);
+/// Short: the follower applies at most ten times a second, and a write must not wait for its turn.
+const APPLY_WAIT: Duration = Duration::from_millis(5);

@@ -51,7 +51,7 @@ impl FrontEnd for HttpService {
         serve_http(stream, &limits, drain, stage, move |request, guard| {
             let routed = local_service.route(request, peer);
             let service = Arc::clone(&local_service);
-            async move { service.respond_guarded(routed, guard).await }
+            async move { Ok(service.respond_guarded(routed, guard).await) }
         })
         .await;
     }
@@ -65,7 +65,7 @@ pub(in crate::server) async fn serve_http<F, B>(
     stage: StageReceiver,
     respond: impl Fn(Request<Incoming>, RequestGuard) -> F,
 ) where
-    F: Future<Output = Response<B>> + Send + 'static,
+    F: Future<Output = Result<Response<B>, Infallible>> + Send + 'static,
     B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static,
 {
     let mut monitor = IdleMonitor::new(timeouts(limits), Instant::now());
@@ -81,8 +81,7 @@ pub(in crate::server) async fn serve_http<F, B>(
     let handle = HttpHandle::new(Arc::clone(&activity), Some(version));
     let handler = service_fn(move |request: Request<Incoming>| {
         let guard = activity.start_request(request.version() == Version::HTTP_2);
-        let responded = respond(request, guard);
-        async move { Ok::<_, Infallible>(responded.await) }
+        respond(request, guard)
     });
     let io = TokioIo::new(stream);
     match version {

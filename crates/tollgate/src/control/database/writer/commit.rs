@@ -75,9 +75,17 @@ pub(super) async fn commit_once(
     Ok(committed)
 }
 
-/// Writes the end of the audit chain into the log. The entry about it follows.
+/// Writes the end of the audit chain into the log. The entry about it follows. If that is the last one, there is nothing to anchor.
 pub(super) async fn anchor(ledger: &mut Ledger, author: &Author) -> DatabaseResult<Committed> {
     let (seq, hash) = ledger.audit_end().await?;
+    let sql = "SELECT revision FROM audit WHERE seq = $1 AND action = 'audit.anchor'";
+    if let Some(row) = ledger.connection.fetch_one(sql, parameters![seq]).await? {
+        return Ok(Committed {
+            head: ledger.head().await?.clone(),
+            revision: row.number(0)?,
+            changes: Vec::new(),
+        });
+    }
     let target = format!("audit {seq}");
     let change = ledger.append(&target, ChangeBody::Anchor { seq, hash }).await?;
     ledger
@@ -123,7 +131,8 @@ async fn check(ledger: &mut Ledger, condition: &ItemCondition) -> DatabaseResult
     let epoch = ledger.head().await?.epoch;
     let expected = match condition.precondition {
         Precondition::Any => return Ok(()),
-        Precondition::Absent => None,
+        // Revision 0 is that of an item that does not exist, in any epoch: before the first write none is known.
+        Precondition::Absent | Precondition::Unchanged { revision: 0, .. } => None,
         Precondition::Unchanged { epoch, revision } => Some((epoch, revision)),
     };
     let (revision, item) = item_state(ledger, &condition.item).await?;

@@ -1,8 +1,9 @@
 //! The head and the audit log inside a transaction that writes: each change gets the next revision, each entry the next number.
 
 use crate::control::chain::{audit_hash, change_text, next_chain_of_text};
-use crate::control::database::connection::{Connection, parameters};
+use crate::control::database::connection::{Connection, ResultRow, parameters};
 use crate::control::database::error::{DatabaseError, DatabaseResult};
+use crate::control::database::schema;
 use crate::control::model::{AuditEntry, Author, Change, ChangeBody, DatabaseHead, Digest};
 
 /// A transaction that writes.
@@ -50,7 +51,13 @@ pub(in crate::control::database) struct AuditDraft<'a> {
 pub(in crate::control::database) const ITEMS_MAX: u64 = 1_000_000;
 
 const HEAD: &str = "SELECT database_id, epoch, revision, live_version, chain FROM head WHERE one = 1";
-const HEAD_LOCKED: &str = "SELECT database_id, epoch, revision, live_version, chain FROM head WHERE one = 1 FOR UPDATE";
+/// With the last migration: another program may have migrated the tables since this one did.
+const HEAD_TO_WRITE: &str =
+    "SELECT database_id, epoch, revision, live_version, chain, (SELECT max(number) FROM migration)
+    FROM head WHERE one = 1";
+const HEAD_TO_WRITE_LOCKED: &str =
+    "SELECT database_id, epoch, revision, live_version, chain, (SELECT max(number) FROM migration)
+    FROM head WHERE one = 1 FOR UPDATE";
 
 impl Ledger {
     pub(in crate::control::database) const fn new(connection: Connection, now: u64) -> Self {
@@ -230,11 +237,13 @@ impl Ledger {
     async fn locked(&mut self) -> DatabaseResult<&mut LedgerState> {
         if self.state.is_none() {
             let sql = if self.connection.is_postgres() {
-                HEAD_LOCKED
+                HEAD_TO_WRITE_LOCKED
             } else {
-                HEAD
+                HEAD_TO_WRITE
             };
-            let head = fetch_head(&mut self.connection, sql).await?;
+            let row = self.connection.fetch_one(sql, &[]).await?.ok_or_else(no_head)?;
+            schema::check_migration(row.number(5)?)?;
+            let head = head_of(&row)?;
             // Read after the lock: another writer may have appended until then.
             let end = self
                 .connection
@@ -256,9 +265,7 @@ impl Ledger {
                 audit_end: end.parsed(1, Digest::parse)?,
             });
         }
-        self.state
-            .as_mut()
-            .ok_or_else(|| DatabaseError::Corrupt("the head is missing".to_owned()))
+        self.state.as_mut().ok_or_else(no_head)
     }
 }
 
@@ -280,14 +287,11 @@ impl SizedTable {
 
 /// Reads the head.
 pub(in crate::control::database) async fn read_head(connection: &mut Connection) -> DatabaseResult<DatabaseHead> {
-    fetch_head(connection, HEAD).await
+    let row = connection.fetch_one(HEAD, &[]).await?.ok_or_else(no_head)?;
+    head_of(&row)
 }
 
-async fn fetch_head(connection: &mut Connection, sql: &'static str) -> DatabaseResult<DatabaseHead> {
-    let row = connection
-        .fetch_one(sql, &[])
-        .await?
-        .ok_or_else(|| DatabaseError::Corrupt("the head is missing".to_owned()))?;
+fn head_of(row: &ResultRow) -> DatabaseResult<DatabaseHead> {
     Ok(DatabaseHead {
         database_id: row.text(0)?,
         epoch: row.number(1)?,
@@ -295,6 +299,10 @@ async fn fetch_head(connection: &mut Connection, sql: &'static str) -> DatabaseR
         live_version: row.number(3)?,
         chain: row.parsed(4, Digest::parse)?,
     })
+}
+
+fn no_head() -> DatabaseError {
+    DatabaseError::Corrupt("the head is missing".to_owned())
 }
 
 /// The kind of a change that is an anchor.

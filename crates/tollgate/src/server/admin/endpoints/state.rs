@@ -13,6 +13,10 @@ pub(in crate::server::admin) async fn status(call: Call) -> EndpointResult {
         .retain(|row| call.caller.as_ref().is_some_and(|caller| caller.covers(&row.domain)));
     for row in &mut status.rejected_rows {
         row.subject.values_mut().for_each(|value| *value = call.show(value));
+        row.text = call.show_message(std::mem::take(&mut row.text));
+    }
+    if call.caller()?.is_restricted() {
+        status.error = status.error.map(|_| OTHER_DOMAINS.to_owned());
     }
     let live = match call.control().database() {
         // Without the database, status is reported all the same.
@@ -36,32 +40,45 @@ pub(in crate::server::admin) async fn status(call: Call) -> EndpointResult {
         );
         members.insert(
             "live".into(),
-            live.as_ref().map_or(Value::Null, |live| version(live, live.number)),
+            live.as_ref()
+                .map_or(Value::Null, |live| version(&call, live, live.number)),
         );
     }
     Ok(Reply::ok(&body))
 }
 
 /// A version as the API has it.
-pub(in crate::server::admin) fn version(meta: &VersionMeta, live: u64) -> Value {
+pub(in crate::server::admin) fn version(call: &Call, meta: &VersionMeta, live: u64) -> Value {
     let mut item = json!(meta);
     if let Value::Object(members) = &mut item {
+        members.insert("reason".into(), call.show_reason(&meta.reason).into());
         members.insert("live".into(), (meta.number == live).into());
     }
     item
 }
 
 pub(in crate::server::admin) async fn instances(call: Call) -> EndpointResult {
-    let view = call.control().instances().await;
-    let items = view.instances.iter().map(|instance| {
+    let own = call.control().instance();
+    let fleet = call.control().instances().await;
+    let is_restricted = call.caller()?.is_restricted();
+    let items = fleet.instances.iter().map(|instance| {
         let mut item = json!(instance);
         if let Value::Object(members) = &mut item {
             members.insert("seen_at".into(), instance.status.at.into());
-            members.insert("self".into(), (instance.id == call.control().instance()).into());
+            members.insert("self".into(), (instance.id == own).into());
+            if is_restricted && members.contains_key("error") {
+                members.insert("error".into(), OTHER_DOMAINS.into());
+            }
         }
         item
     });
-    Ok(Reply::page(items.collect(), None))
+    Ok(Reply::ok(&json!({
+        "items": items.collect::<Vec<Value>>(),
+        "next": null,
+        "differ": fleet.differ,
+        "warnings": fleet.warnings,
+        "error": fleet.error,
+    })))
 }
 
 pub(in crate::server::admin) async fn store(call: Call) -> EndpointResult {
@@ -73,3 +90,6 @@ pub(in crate::server::admin) async fn store(call: Call) -> EndpointResult {
     let available = !call.service.gate.is_missing_store();
     Ok(Reply::ok(&json!({ "kind": kind, "available": available })))
 }
+
+/// The text in place of a message that may be about any domain.
+const OTHER_DOMAINS: &str = "hidden: it may be about other domains";
