@@ -9,22 +9,19 @@ pub mod chain;
 pub mod database;
 pub mod disk;
 mod error;
-mod expiry;
 pub mod feed;
 mod fleet;
 mod follower;
 mod layers;
 pub mod model;
 pub mod plan;
-mod problem;
 mod start;
 mod state;
 mod tables;
 mod write;
 
-pub use error::{ControlError, InstanceProblems};
+pub use error::{ControlError, InstanceProblems, SetProblem};
 pub use fleet::{FleetInstance, FleetView, InstanceStatus};
-pub use problem::SetProblem;
 pub use start::{ControlSecret, DatabaseChoice};
 pub use state::{
     CacheStatus, ControlStatus, DatabaseStatus, LiveState, RejectedRow, RuleCounts, RuleLayer, RuleText, RulesOrigin,
@@ -35,6 +32,7 @@ pub use write::{
 };
 
 use self::database::{AttributeFilter, AttributeKey, Database, RowFilter, RowKey};
+use self::follower::expiry;
 use self::layers::ControlParts;
 use self::model::{Author, OverrideRow, RowSubject, SetFile, SubjectAttribute, VersionMeta};
 use self::write::{publish, rows, rule_edit};

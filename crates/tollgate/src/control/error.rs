@@ -1,8 +1,11 @@
 //! The reasons why a write, or a read of the database, is not done.
 
+mod problem;
+
+pub use problem::SetProblem;
+
 use super::database::{DatabaseError, StaleItem};
 use super::model::{Author, VersionMeta};
-use super::problem::SetProblem;
 use super::state::RejectedRow;
 use serde::Serialize;
 use std::fmt;

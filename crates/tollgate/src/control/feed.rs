@@ -22,45 +22,56 @@ mod cache_tests;
 
 pub use signer::Signer;
 
-use super::model::Change;
+use super::model::{Change, ChangeBody};
 use std::collections::VecDeque;
 
 /// The last changes that were applied, without gaps: what the log of the cache is continued with.
 #[derive(Debug, Default)]
-pub struct RecentChanges(VecDeque<Change>);
+pub struct RecentChanges {
+    changes: VecDeque<Change>,
+    /// The number of rows and attributes in them.
+    items: usize,
+}
 
 impl RecentChanges {
     /// Adds changes that follow.
     pub fn extend(&mut self, changes: &[Change]) {
         for change in changes {
-            self.0.push_back(change.clone());
+            self.items += items(&change.body);
+            self.changes.push_back(change.clone());
         }
-        let excess = self.0.len().saturating_sub(RECENT_MAX);
-        self.0.drain(..excess);
+        while self.items > ITEMS_MAX
+            && let Some(oldest) = self.changes.pop_front()
+        {
+            self.items -= items(&oldest.body);
+        }
     }
 
     /// Forgets all and adds changes.
     pub fn replace(&mut self, changes: &[Change]) {
-        self.0.clear();
+        *self = Self::default();
         self.extend(changes);
     }
 
     /// The changes after a revision; none if there is a gap after it.
     pub fn after(&self, revision: u64) -> Option<Vec<Change>> {
-        let after: Vec<Change> = self
-            .0
-            .iter()
-            .filter(|change| change.revision > revision)
-            .cloned()
-            .collect();
+        let after = self.changes.iter().filter(|change| change.revision > revision);
+        let after: Vec<Change> = after.cloned().collect();
         let starts = after.first().is_none_or(|first| first.revision == revision + 1);
         starts.then_some(after)
     }
 
     /// All of them.
     pub fn all(&self) -> Vec<Change> {
-        self.0.iter().cloned().collect()
+        self.changes.iter().cloned().collect()
     }
 }
 
-const RECENT_MAX: usize = 5_000;
+fn items(body: &ChangeBody) -> usize {
+    match body {
+        ChangeBody::Batch { changes } => changes.len().max(1),
+        _ => 1,
+    }
+}
+
+const ITEMS_MAX: usize = 20_000;

@@ -1,6 +1,8 @@
 //! The follower: keeps the active rules at the newest state of the database and of the cache. It reads a source on its hints and at an
 //! interval, applies at most ten times a second, and never moves backwards.
 
+pub(super) mod expiry;
+
 use super::chain;
 use super::database::{Database, DatabaseError, DatabaseSnapshot, now_ms};
 use super::feed::head::{Judgement, Refusal, judge};

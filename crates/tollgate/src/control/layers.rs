@@ -205,7 +205,9 @@ impl ControlParts {
         if !changes.is_empty() || live.source == RulesOrigin::Disk {
             live.source = origin;
         }
-        self.recent().extend(changes);
+        if self.database.is_some() && self.cache.is_some() {
+            self.recent().extend(changes);
+        }
         self.finish(loader, live, compiled, Some((changes, edits)));
     }
 

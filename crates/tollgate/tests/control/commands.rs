@@ -11,7 +11,7 @@ fn set_up() -> (TestFolder, ControlServer) {
     folder.write("rules/a.yaml", RULES);
     folder.write("rules/shop/b.yaml", "domain: shop\nrules: [{ id: b, limit: 9/s }]\n");
     let mut server = ControlServer::start(&folder);
-    server.set_up(&folder);
+    server.set_up(&folder, "ops");
     (folder, server)
 }
 
@@ -94,7 +94,7 @@ fn with_edits_from_git_only_a_push_publishes_unless_an_admin_breaks_the_glass() 
     let folder = TestFolder::new();
     folder.write("rules/a.yaml", RULES);
     let mut server = ControlServer::start_with(&folder, &["control.edits=git"]);
-    server.set_up(&folder);
+    server.set_up(&folder, "ops");
     let apply = ["rules", "apply", "rules", "--yes", "--reason", "by hand"];
     let refused = server.run(&folder, &apply);
     assert_eq!(refused.code, Some(1), "{refused:?}");
@@ -377,7 +377,7 @@ fn an_id_of_a_file_of_the_server_is_refused_with_both_places() {
     folder.write("tollgate.yaml", "rules: [{ id: plan, limit: 9/s }]\n");
     folder.write("rules/a.yaml", RULES);
     let mut server = ControlServer::start(&folder);
-    server.set_up(&folder);
+    server.set_up(&folder, "ops");
     let refused = server.run(&folder, &["rules", "apply", "rules", "--yes"]);
     assert_eq!(refused.code, Some(1), "{refused:?}");
     for text in ["tollgate.yaml", "a.yaml", "plan"] {

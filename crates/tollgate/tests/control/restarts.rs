@@ -18,7 +18,7 @@ fn publish(folder: &TestFolder, flags: &[&str]) -> ControlServer {
         "rules: [{ id: plan, per: merchant, limit: 100/min }]\n",
     );
     let mut server = ControlServer::start_with_flags(folder, flags);
-    server.set_up(folder);
+    server.set_up(folder, "ops");
     server.succeed(folder, &["rules", "apply", "rules", "--yes", "--reason", "plans"]);
     server.succeed(
         folder,

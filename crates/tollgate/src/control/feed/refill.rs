@@ -13,7 +13,7 @@ use super::snapshot::{RowSnapshot, SNAPSHOTS, SnapshotList};
 use crate::control::database::{Database, now_ms};
 use crate::control::fleet;
 use crate::control::layers::ControlParts;
-use crate::control::model::{Change, DatabaseHead, SetFile};
+use crate::control::model::{Change, DatabaseHead, Digest, SetFile};
 use crate::control::state::LiveState;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -69,12 +69,15 @@ pub(in crate::control) async fn refill(parts: &Arc<ControlParts>) {
         if occasion == Occasion::Interval {
             note_reported(parts, &head).await;
         }
+        let set = head_set(&live, &head, &database).await;
+        let Some(set) = set else { continue };
         let round = Round {
             parts,
             reader: &reader,
             database: &database,
             live: &live,
             head,
+            set,
         };
         match round.run(&mut state, occasion).await {
             Ok(()) => state.has_failed = false,
@@ -88,6 +91,18 @@ pub(in crate::control) async fn refill(parts: &Arc<ControlParts>) {
             Err(_) => {}
         }
     }
+}
+
+/// The digest of a head's version. A state from the disk may not have it; none: neither has the database.
+async fn head_set(live: &LiveState, head: &DatabaseHead, database: &Database) -> Option<Digest> {
+    if head.live_version == 0 {
+        return Some(Digest::default());
+    }
+    if live.head_set != Digest::default() {
+        return Some(live.head_set);
+    }
+    let version = database.version(head.live_version).await;
+    version.ok().flatten().map(|version| version.digest)
 }
 
 /// Records the highest position that live instances have of a head's database.
@@ -143,6 +158,8 @@ struct Round<'r> {
     database: &'r Database,
     live: &'r LiveState,
     head: DatabaseHead,
+    /// The digest of the head's version; zero: nothing is published.
+    set: Digest,
 }
 
 /// The reason why a round ended early.
@@ -169,7 +186,8 @@ impl Round<'_> {
             .written
             .as_ref()
             .is_some_and(|(head, at)| *head == self.head && at.elapsed() < REISSUE_INTERVAL);
-        if is_new || occasion == Occasion::Interval && !is_issued {
+        let has_set = found.as_ref().is_some_and(|found| found.set == self.set);
+        if !has_set || occasion == Occasion::Interval && !is_issued {
             self.keep_set(ttl).await?;
         }
         if is_new || occasion == Occasion::Interval {
@@ -219,7 +237,7 @@ impl Round<'_> {
 
     /// Writes the live set if it is not there, and renews it if it is.
     async fn keep_set(&self, ttl: Duration) -> Result<(), RefillError> {
-        let set = self.live.head_set;
+        let set = self.set;
         if self.head.live_version == 0 {
             return Ok(());
         }
@@ -398,7 +416,7 @@ impl Round<'_> {
         let Some(head) = head else { return Ok(()) };
         let snapshot = RowSnapshot {
             head: head.clone(),
-            set: live.head_set,
+            set: head_set(&live, &head, self.database).await.unwrap_or_default(),
             set_revision: live.set_revision,
             rows,
             attributes,
@@ -442,11 +460,7 @@ impl Round<'_> {
     async fn write_head(&self, ttl: Duration) -> Result<(), RefillError> {
         let head = CacheHead {
             head: self.head.clone(),
-            set: if self.head.live_version > 0 {
-                self.live.head_set
-            } else {
-                Default::default()
-            },
+            set: self.set,
             issued: now_ms(),
         };
         let value = head.encode(&self.reader.signer);

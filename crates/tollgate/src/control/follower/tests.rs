@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use tollgate_limiter::core::rules::{Attempt, Attribute};
 use tollgate_limiter::core::{Cost, Decision};
 use tollgate_limiter::store::memory::Memory;
+use tollgate_limiter::testing::eventually;
 
 /// A server's parts in a folder of its own.
 struct Fixture {
@@ -66,7 +67,7 @@ impl Fixture {
         let held = Arc::downgrade(&self.control.parts);
         drop(self);
         // The writer of the database ends with its last clone, on a task of its own.
-        tollgate_limiter::testing::eventually("the end of its tasks", async || held.strong_count() == 0).await;
+        eventually("the end of its tasks", async || held.strong_count() == 0).await;
         prepare(&folder.join("data"));
         Self::open(folder, ControlOptions::default()).await
     }

@@ -1,18 +1,18 @@
 //! Background work on the database: rows are deleted when they expire, what is not kept for ever is removed, and the journal is
 //! synced.
 
-use super::database::{
+use crate::control::database::{
     CommitRequest, Committed, Database, DatabaseError, DatabaseResult, ItemCondition, ItemKey, Retention, RowKey,
     now_ms,
 };
-use super::layers::ControlParts;
-use super::model::{Author, ChangeBody, OverrideRow, Precondition};
+use crate::control::layers::ControlParts;
+use crate::control::model::{Author, ChangeBody, OverrideRow, Precondition};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
 /// Deletes rows when they expire, without end. Of several control services the one with the lease does it.
-pub(super) async fn expire_rows(parts: &Arc<ControlParts>) {
+pub(in crate::control) async fn expire_rows(parts: &Arc<ControlParts>) {
     loop {
         let now = now_ms();
         let wait = parts
@@ -85,7 +85,7 @@ async fn delete_expired(database: &Database, now: u64) -> DatabaseResult<Option<
 
 /// Anchors the audit chain, verifies it, and removes what is not kept: every hour, without end. Of several control services the one
 /// with the lease does it.
-pub(super) async fn prune(parts: &Arc<ControlParts>) {
+pub(in crate::control) async fn prune(parts: &Arc<ControlParts>) {
     let retention = Retention {
         audit_ms: u64::try_from(parts.options.audit_keep.as_millis()).unwrap_or(u64::MAX),
         versions: parts.options.keep_versions,
@@ -128,7 +128,7 @@ async fn prune_all(database: &Database, retention: Retention) -> DatabaseResult<
 }
 
 /// Syncs the journal once a second, and writes the state that could not be written before, without end.
-pub(super) async fn keep_synced(parts: &Arc<ControlParts>) {
+pub(in crate::control) async fn keep_synced(parts: &Arc<ControlParts>) {
     loop {
         sleep(SYNC_INTERVAL).await;
         if parts.health().disk_failed {
@@ -169,7 +169,7 @@ fn key(row: &OverrideRow) -> RowKey {
 }
 
 /// The author of background work.
-pub(super) fn system(reason: &str) -> Author {
+pub(in crate::control) fn system(reason: &str) -> Author {
     Author {
         actor: "system".to_owned(),
         via: "system".to_owned(),
