@@ -111,7 +111,7 @@ fn a_publish_is_compiled_on_all_and_then_live_on_all() {
                 .iter()
                 .all(|instance| instance["digest"] == instances[0]["digest"])
     });
-    let left = followers.pop().expect("a follower");
+    let mut left = followers.pop().expect("a follower");
     let id = left.own_id();
     left.server.stop();
     assert!(
