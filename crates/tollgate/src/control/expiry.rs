@@ -2,7 +2,8 @@
 //! synced.
 
 use super::database::{
-    CommitRequest, Committed, Database, DatabaseError, DatabaseResult, ItemCondition, ItemKey, Retention, RowKey, now_ms,
+    CommitRequest, Committed, Database, DatabaseError, DatabaseResult, ItemCondition, ItemKey, Retention, RowKey,
+    now_ms,
 };
 use super::layers::ControlParts;
 use super::model::{Author, ChangeBody, OverrideRow, Precondition};
@@ -224,9 +225,17 @@ mod tests {
         let deleted = delete_expired(&database, 50).await.unwrap().unwrap();
         assert_eq!(deleted.revision, 2);
         assert_eq!(database.next_expiry().await, Ok(Some(51)));
-        let entry = database.audit(&AuditFilter::default(), None, 1).await.unwrap().remove(0);
+        let entry = database
+            .audit(&AuditFilter::default(), None, 1)
+            .await
+            .unwrap()
+            .remove(0);
         assert_eq!((entry.actor.as_str(), entry.action.as_str()), ("system", "row.expire"));
-        assert!(entry.before.contains("m_1") && entry.before.contains("m_4"), "{}", entry.before);
+        assert!(
+            entry.before.contains("m_1") && entry.before.contains("m_4"),
+            "{}",
+            entry.before
+        );
         assert_eq!(delete_expired(&database, 50).await, Ok(None));
         drop(database);
         std::fs::remove_dir_all(&folder).unwrap();

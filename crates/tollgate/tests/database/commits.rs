@@ -113,8 +113,17 @@ fn a_stale_condition_writes_nothing_and_names_the_author() {
         let mut first = unchanged(0, 0);
         first.changes = vec![row("m_1", "10/s")];
         first.author = author("ada");
-        database.commit(first).await.expect("of an instance that has seen nothing yet");
-        for request in [on(Precondition::Absent), unchanged(0, 0), unchanged(1, 0), unchanged(1, 2), unchanged(2, 1)] {
+        database
+            .commit(first)
+            .await
+            .expect("of an instance that has seen nothing yet");
+        for request in [
+            on(Precondition::Absent),
+            unchanged(0, 0),
+            unchanged(1, 0),
+            unchanged(1, 2),
+            unchanged(2, 1),
+        ] {
             let Err(DatabaseError::Stale(stale)) = database.commit(request).await else {
                 panic!("the row was changed");
             };
