@@ -89,7 +89,7 @@ impl FrontEnd for AdminFrontEnd {
                 // In a task: a panic ends this request only.
                 let called = tokio::spawn(async move { router.call(request).await }).await;
                 drop(guard);
-                match called {
+                Ok(match called {
                     Ok(Ok(response)) => response,
                     Ok(Err(never)) => match never {},
                     Err(_) => {
@@ -97,7 +97,7 @@ impl FrontEnd for AdminFrontEnd {
                         let detail = "the request failed; see the log of the server";
                         response(AdminProblem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail))
                     }
-                }
+                })
             }
         })
         .await;

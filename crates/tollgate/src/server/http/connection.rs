@@ -50,14 +50,14 @@ impl FrontEnd for HttpService {
         let local_service = Arc::new(self);
         serve_http(stream, &limits, drain, stage, move |request, guard| {
             let routed = local_service.route(request, peer);
-            let service = Arc::clone(&local_service);
-            async move { service.respond_guarded(routed, guard).await }
+            HttpService::respond_guarded(Arc::clone(&local_service), routed, guard)
         })
         .await;
     }
 }
 
-/// Serves one connection until it ends: sniffs the version, and calls `respond` for every request.
+/// Serves one connection until it ends: sniffs the version, and calls `respond` for every request. Its future is hyper's: one
+/// around it would be moved on every request.
 pub(in crate::server) async fn serve_http<F, B>(
     stream: impl Io,
     limits: &HttpLimits,
@@ -65,7 +65,7 @@ pub(in crate::server) async fn serve_http<F, B>(
     stage: StageReceiver,
     respond: impl Fn(Request<Incoming>, RequestGuard) -> F,
 ) where
-    F: Future<Output = Response<B>> + Send + 'static,
+    F: Future<Output = Result<Response<B>, Infallible>> + Send + 'static,
     B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + 'static,
 {
     let mut monitor = IdleMonitor::new(timeouts(limits), Instant::now());
@@ -81,8 +81,7 @@ pub(in crate::server) async fn serve_http<F, B>(
     let handle = HttpHandle::new(Arc::clone(&activity), Some(version));
     let handler = service_fn(move |request: Request<Incoming>| {
         let guard = activity.start_request(request.version() == Version::HTTP_2);
-        let responded = respond(request, guard);
-        async move { Ok::<_, Infallible>(responded.await) }
+        respond(request, guard)
     });
     let io = TokioIo::new(stream);
     match version {
