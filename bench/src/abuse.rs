@@ -130,6 +130,7 @@ fn attack(
     command.arg("--set").arg(format!("server.http={}", at.http));
     command.arg("--set").arg(format!("server.grpc={}", at.grpc));
     command.arg("--set").arg(format!("server.resp={}", at.resp));
+    command.args(["--set", "server.admin=disabled"]);
     let server = Server::start(&mut command, 0)?;
     crate::block_on(async {
         let bystander = Bystander::connect(at.http, at.resp).await?;

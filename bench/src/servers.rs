@@ -173,6 +173,7 @@ fn tollgate(paths: &Paths, served: FrontEnd, address: SocketAddr) -> Command {
         let name = format!("{front_end:?}").to_lowercase();
         command.arg("--set").arg(format!("server.{name}={listener}"));
     }
+    command.args(["--set", "server.admin=disabled"]);
     command
 }
 

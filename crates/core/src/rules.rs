@@ -32,7 +32,7 @@ pub use model::{
     Group, LimitOrigin, LimitSelector, Mode, OverrideTerms, Rule, RuleSet, Terms, Test, Variant, Window, Windows,
 };
 pub use plan::{Line, Plan, PlannedCharge, Undecided, record};
-pub use rows::{RowEdit, RowProblem, RowSubject};
+pub use rows::{EditProblems, RowEdit, RowProblem, RowSubject};
 pub use schema::SCHEMA;
 pub use verdict::{DenialReason, Ruling, Verdict, WindowCount};
 

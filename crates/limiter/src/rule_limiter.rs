@@ -19,7 +19,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use tollgate_core::rules::{
-    Attempt, AttributeEdit, CounterId, CounterSpec, Explanation, Line, Plan, PlannedCharge, RowEdit, RowProblem,
+    Attempt, AttributeEdit, CounterId, CounterSpec, EditProblems, Explanation, Line, Plan, PlannedCharge, RowEdit,
     RuleSet, UnknownDomain, UnknownRule, Verdict,
 };
 use tollgate_core::{Charge, Cost, LeaseId, Limit, Micros, Timestamp};
@@ -83,24 +83,25 @@ impl<S: CounterStore> RuleLimiter<S> {
         }
     }
 
-    /// Returns a limiter with these edits of override rows and subject attributes, and the edits of rows that could not
-    /// be applied. Shares everything with this one but what they change.
-    pub fn amended(&self, edits: &[RowEdit], attributes: &[AttributeEdit]) -> (Self, Vec<RowProblem>) {
-        let (rules, problems) = match edits {
-            [] => (self.rules.clone(), Vec::new()),
-            edits => self.rules.amend(edits),
-        };
-        let rules = match attributes {
-            [] => rules,
-            attributes => rules.amend_attributes(attributes),
-        };
-        let has_new_counters = rules.added_counters().len() != self.rules.added_counters().len();
-        let (added_keys, lease_limits) = match has_new_counters {
-            true => (
+    /// Returns a limiter with these edits of override rows and subject attributes, and the edits that could not be
+    /// applied. Shares everything with this one but what they change.
+    pub fn amended(&self, rows: &[RowEdit], attributes: &[AttributeEdit]) -> (Self, EditProblems) {
+        let mut problems = EditProblems::default();
+        let mut rules = self.rules.clone();
+        if !rows.is_empty() {
+            (rules, problems.rows) = rules.amend(rows);
+        }
+        if !attributes.is_empty() {
+            (rules, problems.attributes) = rules.amend_attributes(attributes);
+        }
+        // They are shared unless they have changed.
+        let has_same_counters = std::ptr::eq(rules.added_counters(), self.rules.added_counters());
+        let (added_keys, lease_limits) = match has_same_counters {
+            true => (self.added_keys.clone(), Arc::clone(&self.lease_limits)),
+            false => (
                 CounterKeys::<S>::new(rules.added_counters(), &self.store),
                 lease_limits(&rules),
             ),
-            false => (self.added_keys.clone(), Arc::clone(&self.lease_limits)),
         };
         let amended = Self {
             rules,

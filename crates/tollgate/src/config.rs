@@ -3,8 +3,10 @@
 //! [`Sources::read`] merges the layers into [`RawSettings`]; [`Config::read`] validates them and reports every problem at
 //! once, each with the file and line, the variable or the flag it comes from.
 
+mod admin;
 mod attributes;
 mod auth;
+mod control;
 mod derive;
 mod environment;
 mod forward;
@@ -15,6 +17,7 @@ mod schema;
 mod server;
 pub(crate) mod store;
 
+pub use control::ControlSettings;
 pub use environment::variables;
 pub use layers::{ConfigFile, DEFAULT_FILE, RawSettings, Sources, read_text};
 pub use schema::schema;
@@ -27,6 +30,7 @@ use self::reader::SettingsReader;
 use self::server::ServerSettings;
 use crate::compat::ratelimit::files::RatelimitRules;
 use crate::compat::ratelimit::{self, CompatModes};
+use crate::server::admin::AdminSettings;
 use crate::server::auth::tokens::{Rights, Tokens};
 use crate::server::http::{Dialects, Forward, HttpLimits, RetryAfter};
 use crate::server::net::listen::Address;
@@ -49,6 +53,10 @@ pub struct Config {
     pub debug: Option<Address>,
     /// The address of the front end for the Redis protocol; none: it is disabled.
     pub resp: Option<Address>,
+    /// The address of the admin API; none: it is disabled.
+    pub admin: Option<Address>,
+    /// True if that address is configured, false if it is the default: then another program may have it.
+    pub admin_is_configured: bool,
     /// The password of the Redis protocol, if it has one.
     pub resp_password: Option<Tokens>,
     /// The idle timeout of its connections; none: the default.
@@ -75,6 +83,10 @@ pub struct Config {
     pub tokens: Option<Tokens>,
     /// Forward-auth, and the attributes it extracts; none: disabled.
     pub forward: Option<Forward>,
+    /// The control plane.
+    pub control: ControlSettings,
+    /// The admin API.
+    pub admin_settings: AdminSettings,
     /// The attributes that a table of subjects adds to attempts.
     pub derive: Arc<[DerivedAttribute]>,
     /// The attributes that callers are known to provide.
@@ -169,7 +181,9 @@ impl SettingsReader<'_> {
         let from_callers = attributes.as_ref().map(|attributes| attributes.from_callers.clone());
         let forward = self.forward(&fields, attributes);
         let mut known_attributes = known_attributes(forward.as_ref(), from_callers.unwrap_or_default(), &server);
-        known_attributes.names.extend(derive.iter().map(|derived| derived.name.clone()));
+        known_attributes
+            .names
+            .extend(derive.iter().map(|derived| derived.name.clone()));
         let log = find("log").and_then(|node| node.keyword("a log level", &LEVELS, &mut self.problems));
         let log_format = find("log_format").and_then(|node| node.keyword("a log format", &FORMATS, &mut self.problems));
         let ipv6_prefix = find("ipv6_prefix")
@@ -184,12 +198,16 @@ impl SettingsReader<'_> {
             memory @ StoreSettings::Memory(_) => memory,
         };
         let store = self.with_ratelimit_counters(store, find(ratelimit::SETTING));
+        let control = self.control(find("control"));
+        let admin_settings = self.admin(find("admin"));
         let exposed_as_ratelimit = self.check_exposure(&server, tokens.is_some(), resp_password.is_some());
         Some(Config {
             http: server.http.map(|(address, _)| address),
             grpc: server.grpc.map(|(address, _)| address),
             debug: server.debug.map(|(address, _)| address),
             resp: server.resp.map(|(address, _)| address),
+            admin_is_configured: matches!(server.admin, Some((_, Some(_)))),
+            admin: server.admin.map(|(address, _)| address),
             resp_password,
             resp_idle_timeout: server.resp_idle_timeout,
             tls: server.tls,
@@ -203,6 +221,8 @@ impl SettingsReader<'_> {
             retry_after: retry_after.unwrap_or_default(),
             tokens,
             forward,
+            control,
+            admin_settings,
             derive,
             known_attributes,
             log: log.unwrap_or(tracing::level_filters::LevelFilter::INFO),
@@ -244,8 +264,10 @@ pub fn is_settings(root: &Node) -> bool {
 }
 
 /// Every top-level setting.
-const KEYS: [&str; 19] = [
+const KEYS: [&str; 21] = [
     "server",
+    "control",
+    "admin",
     "store",
     "data_dir",
     "drain",

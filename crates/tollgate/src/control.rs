@@ -9,29 +9,32 @@ pub mod chain;
 pub mod database;
 pub mod disk;
 mod error;
-mod expiry;
+pub mod feed;
+mod fleet;
 mod follower;
 mod layers;
 pub mod model;
 pub mod plan;
-mod problem;
 mod start;
 mod state;
 mod tables;
 mod write;
 
-pub use error::ControlError;
-pub use follower::InstanceStatus;
-pub use problem::SetProblem;
-pub use start::DatabaseChoice;
-pub use state::{ControlStatus, DatabaseStatus, LiveState, RejectedRow, RuleCounts, RuleLayer, RuleText, RulesOrigin};
+pub use error::{ControlError, InstanceProblems, SetProblem};
+pub use fleet::{FleetInstance, FleetView, InstanceStatus};
+pub use start::{ControlSecret, DatabaseChoice};
+pub use state::{
+    CacheStatus, ControlStatus, DatabaseStatus, LiveState, RejectedRow, RuleCounts, RuleLayer, RuleText, RulesOrigin,
+};
 pub use write::{
     AttributeWrite, CheckedSet, PlannedSet, PublishOptions, PublishSet, Published, RowWrite, WriteOptions, Written,
+    with_idempotency_key,
 };
 
 use self::database::{AttributeFilter, AttributeKey, Database, RowFilter, RowKey};
-use self::model::{Author, OverrideRow, RowSubject, SetFile, SubjectAttribute, VersionMeta};
+use self::follower::expiry;
 use self::layers::ControlParts;
+use self::model::{Author, OverrideRow, RowSubject, SetFile, SubjectAttribute, VersionMeta};
 use self::write::{publish, rows, rule_edit};
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,8 +55,16 @@ pub struct Control {
 /// Settings of the control plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlOptions {
+    /// The secret that instances sign with what they share in the cache; none: they do not.
+    pub secret: Option<ControlSecret>,
+    /// The interval of reads of the cache.
+    pub poll: Duration,
     /// The interval of reads of the database's head.
     pub database_poll: Duration,
+    /// The TTL of cached keys, and the greatest age of a cached head.
+    pub cache_ttl: Duration,
+    /// The longest wait for the votes of instances before a publish.
+    pub prepare_timeout: Duration,
     /// True if the file layer is served when managed rules are expected and cannot be found.
     pub start_without: bool,
     /// True if managed rules are expected though there is no database file: PostgreSQL, or another source, is configured.
@@ -69,7 +80,11 @@ pub struct ControlOptions {
 impl Default for ControlOptions {
     fn default() -> Self {
         Self {
+            secret: None,
+            poll: Duration::from_secs(1),
             database_poll: Duration::from_secs(5),
+            cache_ttl: Duration::from_secs(86_400),
+            prepare_timeout: Duration::from_secs(30),
             start_without: false,
             is_managed: false,
             git_only: false,
@@ -118,14 +133,28 @@ impl Control {
         self.parts.wait_applied(revision, timeout).await
     }
 
-    /// Runs the follower, expiry and retention without end.
+    /// Runs the follower, expiry, retention and the cache without end.
     pub async fn run(self) {
         tokio::join!(
             follower::follow(&self.parts),
             expiry::expire_rows(&self.parts),
             expiry::prune(&self.parts),
             expiry::keep_synced(&self.parts),
+            feed::refill::refill(&self.parts),
+            feed::refill::preload(&self.parts),
+            self.parts.gate.recent_attempts().keep_recording(),
+            fleet::report(&self.parts),
+            fleet::vote(&self.parts),
         );
+    }
+
+    /// Makes the database of this instance the one that all instances follow, in a new epoch: after a restored backup, or a failover that
+    /// lost commits.
+    ///
+    /// # Errors
+    /// No database, or it or the shared store does not answer.
+    pub async fn adopt(&self, author: Author) -> ControlResult<model::DatabaseHead> {
+        self.parts.adopt(author).await
     }
 
     /// The rows after a key, in the order of their keys: from the database, or from memory while it is away.

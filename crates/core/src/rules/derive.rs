@@ -2,9 +2,13 @@
 //! not send them and cannot forge them.
 
 use super::attempt::{Attempt, Attribute};
+use super::file::holds_addresses;
+use super::matching::{Value, network};
 use super::model::RuleSet;
-use super::rows::Table;
+use super::rows::{RowProblem, Table};
+use crate::yaml::excerpt;
 use smallvec::SmallVec;
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// An attribute that is added to attempts.
@@ -74,8 +78,13 @@ enum MissingSource {
     AsGiven,
 }
 
-/// The maximum number of subject attributes. More are not kept.
+/// The prefix of keys: they have none.
+const NO_PREFIX: u64 = 0;
+/// The maximum number of subject attributes.
 const VALUES_MAX: usize = 1_000_000;
+/// The maximum lengths of a name, and of a subject or a value.
+const NAME_BYTES_MAX: usize = 256;
+const VALUE_BYTES_MAX: usize = 4_096;
 
 impl RuleSet {
     /// Returns the same rules with these attributes derived before they are applied.
@@ -90,24 +99,39 @@ impl RuleSet {
         &self.derivation.attributes
     }
 
-    /// Returns the same rules with these edits of subject attributes applied in order.
-    #[must_use]
-    pub fn amend_attributes(&self, edits: &[AttributeEdit]) -> Self {
+    /// Returns the same rules with these edits of subject attributes applied in order, and the edits that could not be
+    /// applied. An attribute whose new value cannot be used has none.
+    pub fn amend_attributes(&self, edits: &[AttributeEdit]) -> (Self, Vec<RowProblem>) {
         let mut next = self.clone();
         let values = &mut next.derivation.values;
-        for edit in edits {
+        let mut problems = Vec::new();
+        // There are few different ones.
+        let mut known: HashSet<Arc<str>> = HashSet::new();
+        for (index, edit) in edits.iter().enumerate() {
             let key = attribute_key(&edit.source, &edit.name, edit.subject.as_bytes());
-            match &edit.value {
-                Some(value) if values.len() < VALUES_MAX || values.find(&key).is_some() => {
-                    values.insert(&key, (&**value).into());
+            let problem = edit.value.as_ref().and_then(|_| edit.problem());
+            match (&edit.value, problem) {
+                (Some(value), None) if values.len() < VALUES_MAX || values.find(NO_PREFIX, &key).is_some() => {
+                    if !known.contains(&**value) {
+                        known.insert((&**value).into());
+                    }
+                    values.insert(
+                        NO_PREFIX,
+                        &key,
+                        known.get(&**value).map_or_else(|| (&**value).into(), Arc::clone),
+                    );
                 }
-                Some(_) => {}
-                None => {
-                    values.remove(&key);
+                (Some(_), problem) => {
+                    values.remove(NO_PREFIX, &key);
+                    let (text, hint) = problem.unwrap_or_else(too_many);
+                    problems.push(RowProblem { index, text, hint });
+                }
+                (None, _) => {
+                    values.remove(NO_PREFIX, &key);
                 }
             }
         }
-        next
+        (next, problems)
     }
 
     /// The number of subject attributes.
@@ -119,7 +143,7 @@ impl RuleSet {
     /// whose entries are matched as they are, and where no attribute is configured.
     ///
     /// The value of the table applies, else the caller's if it is accepted, else the default. An attempt with several
-    /// values of the source names no single subject, so the table has none for it.
+    /// values of the source names no single subject: it gets the default, because one of them may be in the table.
     pub fn derive<'a>(&'a self, attempt: &Attempt<'a>) -> Option<Vec<Attribute<'a>>> {
         self.derive_attributes(attempt, MissingSource::Default)
     }
@@ -189,16 +213,17 @@ impl Derivation {
         attribute: &'d DerivedAttribute,
         attempt: &Attempt<'_>,
     ) -> (Option<&'d str>, DerivedOrigin) {
-        let mut subjects = attempt.values(&attribute.from);
-        if let (Some(subject), None) = (subjects.next(), subjects.next())
+        let DerivedAttribute { name, from, .. } = attribute;
+        let mut subjects = attempt.values(from);
+        let subject = subjects.next();
+        let is_ambiguous = subjects.next().is_some();
+        if let Some(subject) = subject.filter(|_| !is_ambiguous)
             && !self.values.is_empty()
-            && let Some((_, value)) = self
-                .values
-                .find(&attribute_key(&attribute.from, &attribute.name, subject))
+            && let Some((_, value)) = self.values.find(NO_PREFIX, &attribute_key(from, name, subject))
         {
             return (Some(value), DerivedOrigin::Table);
         }
-        if attribute.accept_caller && attempt.value(&attribute.name).is_some() {
+        if attribute.accept_caller && !is_ambiguous && attempt.value(name).is_some() {
             return (None, DerivedOrigin::Caller);
         }
         match &attribute.default {
@@ -206,6 +231,40 @@ impl Derivation {
             None => (None, DerivedOrigin::Missing),
         }
     }
+}
+
+impl AttributeEdit {
+    /// The reason for which it cannot be applied and the way to fix it, if there is one.
+    fn problem(&self) -> Option<(String, String)> {
+        let counted = counted_subject(&self.source, self.subject.as_bytes());
+        if counted.bytes() != self.subject.as_bytes() {
+            let counted = excerpt(&String::from_utf8_lossy(counted.bytes()));
+            let text = format!("the address `{}` is written `{counted}`", excerpt(&self.subject));
+            return Some((
+                text,
+                "write it so: two spellings of one address would be one subject".to_owned(),
+            ));
+        }
+        let is_name = |text: &str| (1..=NAME_BYTES_MAX).contains(&text.len()) && !text.contains(char::is_control);
+        let is_value = |text: &str| (1..=VALUE_BYTES_MAX).contains(&text.len());
+        let is_valid = [&self.source, &self.name].into_iter().all(|name| is_name(name))
+            && is_value(&self.subject)
+            && self.value.as_deref().is_none_or(is_value);
+        (!is_valid).then(|| {
+            let text = format!("`{}` is not an attribute of a subject", excerpt(&self.name));
+            let hint = format!(
+                "give it a source and a name of 1 to {NAME_BYTES_MAX} bytes without control characters, and a subject \
+                 and a value of 1 to {VALUE_BYTES_MAX}"
+            );
+            (text, hint)
+        })
+    }
+}
+
+fn too_many() -> (String, String) {
+    let text = format!("there are {VALUES_MAX} subject attributes, and no more are possible");
+    let hint = "delete attributes that are not used any more; give most subjects the `default` of `derive`";
+    (text, hint.to_owned())
 }
 
 impl DerivedOrigin {
@@ -220,6 +279,15 @@ impl DerivedOrigin {
     }
 }
 
+/// A subject as it is looked up: however an address is spelled, it is one subject.
+fn counted_subject<'s>(source: &str, subject: &'s [u8]) -> Value<'s> {
+    let is_ipv6 = subject.contains(&b':') && holds_addresses(source);
+    match is_ipv6 {
+        true => network(subject, u8::MAX),
+        false => Value::Given(subject),
+    }
+}
+
 /// The key of a subject's attribute: names are prefixed by their length, so that no two keys are equal.
 fn attribute_key(source: &str, name: &str, subject: &[u8]) -> SmallVec<[u8; 64]> {
     let mut key = SmallVec::new();
@@ -227,7 +295,7 @@ fn attribute_key(source: &str, name: &str, subject: &[u8]) -> SmallVec<[u8; 64]>
         key.extend_from_slice(&(text.len() as u32).to_le_bytes());
         key.extend_from_slice(text.as_bytes());
     }
-    key.extend_from_slice(subject);
+    key.extend_from_slice(counted_subject(source, subject).bytes());
     key
 }
 
@@ -257,9 +325,13 @@ mod tests {
             accept_caller,
         };
         let rules = sample("rules: [{ id: r, per: merchant, limit: 1/s, by: { tier: { gold: 9/s } } }]");
-        rules
-            .with_derived([tier].into())
-            .amend_attributes(&[edit("m_1", Some("gold"))])
+        amended(&rules.with_derived([tier].into()), &[edit("m_1", Some("gold"))])
+    }
+
+    fn amended(rules: &RuleSet, edits: &[AttributeEdit]) -> RuleSet {
+        let (next, problems) = rules.amend_attributes(edits);
+        assert_eq!(problems, []);
+        next
     }
 
     fn attempt<'a>(attributes: &'a [Attribute<'a>]) -> Attempt<'a> {
@@ -312,7 +384,7 @@ mod tests {
             plan.charges().map(|planned| planned.charge.limit.capacity()).next()
         };
         assert_eq!((limit_of(&rules, "m_1"), limit_of(&rules, "m_2")), (Some(9), Some(1)));
-        let next = rules.amend_attributes(&[edit("m_1", None), edit("m_2", Some("gold"))]);
+        let next = amended(&rules, &[edit("m_1", None), edit("m_2", Some("gold"))]);
         assert_eq!((limit_of(&next, "m_1"), limit_of(&next, "m_2")), (Some(1), Some(9)));
         assert_eq!(limit_of(&rules, "m_1"), Some(9), "the set before is unchanged");
         assert_eq!(next.attribute_count(), 1);
@@ -324,5 +396,53 @@ mod tests {
         let given = attributes(&[("user", b"u"), ("tier", b"gold")]);
         let derived = rules.derive_for_subject(&attempt(&given)).expect("one is configured");
         assert_eq!(derived, given);
+    }
+
+    #[test]
+    fn an_accepted_caller_with_two_subjects_gets_the_default() {
+        let rules = rules(Some("free"), true);
+        let given = attributes(&[("merchant", b"m_1"), ("merchant", b"m_1"), ("tier", b"platinum")]);
+        let derived = rules.derive(&attempt(&given)).expect("one is configured");
+        let tiers: Vec<&[u8]> = attempt(&derived).values("tier").collect();
+        assert_eq!(tiers, [b"free"]);
+    }
+
+    #[test]
+    fn an_address_is_one_subject_however_it_is_written() {
+        let tier = DerivedAttribute {
+            name: "tier".into(),
+            from: "client_ip".into(),
+            default: None,
+            accept_caller: false,
+        };
+        let address = |subject: &str| AttributeEdit {
+            source: "client_ip".into(),
+            ..edit(subject, Some("gold"))
+        };
+        let rules = rules(None, false).with_derived([tier].into());
+        let (rules, problems) = rules.amend_attributes(&[address("2001:db8::1"), address("2001:DB8::2")]);
+        assert_eq!(problems.iter().map(|problem| problem.index).collect::<Vec<_>>(), [1]);
+        for (written, expected) in [("2001:DB8:0::1", true), ("2001:db8::1", true), ("2001:db8::2", false)] {
+            let given = attributes(&[("client_ip", written.as_bytes())]);
+            let derived = rules.derive(&attempt(&given)).expect("one is configured");
+            assert_eq!(attempt(&derived).value("tier").is_some(), expected, "{written}");
+        }
+    }
+
+    #[test]
+    fn one_attribute_too_many_is_reported() {
+        let mut rules = rules(None, false);
+        for part in 0..10 {
+            let subjects = (part * 100_000..(part + 1) * 100_000).map(|number| format!("s{number}"));
+            let edits: Vec<AttributeEdit> = subjects.map(|subject| edit(&subject, Some("x"))).collect();
+            let (next, problems) = rules.amend_attributes(&edits);
+            // One was there before.
+            assert_eq!(problems.len(), usize::from(part == 9));
+            rules = next;
+        }
+        assert_eq!(rules.attribute_count(), VALUES_MAX);
+        let (next, problems) = rules.amend_attributes(&[edit("m_1", Some("free")), edit("new", Some("x"))]);
+        assert_eq!(problems.iter().map(|problem| problem.index).collect::<Vec<_>>(), [1]);
+        assert_eq!(next.attribute_count(), VALUES_MAX, "a known one can still be changed");
     }
 }

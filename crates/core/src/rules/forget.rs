@@ -19,10 +19,10 @@ pub struct UnknownRule {
 impl RuleSet {
     /// Returns all counters of the subject that `attempt` names, in both variants of experiments.
     ///
-    /// Attributes are derived from those that are given. A rule is included if all its `per` attributes are given and no given attribute contradicts a condition; a
-    /// descriptor is included if the attempt itself matches it. Rules without `per` have one global counter and are
-    /// included only by name: by the rule's id, or by the name of one window, which is then the only one. A name
-    /// excludes all other rules.
+    /// Attributes are derived from those that are given. A rule is included if all its `per` attributes are given and no
+    /// given attribute contradicts a condition; a descriptor is included if the attempt itself matches it. Rules without
+    /// `per` have one global counter and are included only by name: by the rule's id, or by the name of one window, which
+    /// is then the only one. A name excludes all other rules.
     ///
     /// # Errors
     /// A name that nothing in the domain has: an empty result would be misleading.
@@ -48,7 +48,7 @@ impl RuleSet {
         }
         let descriptor_match = self.match_descriptor(attempt);
         let mut found = Vec::new();
-        for (counter, index) in self.counters.iter().chain(self.added_counters.iter()).zip(0..) {
+        for (id, counter) in self.counters_in_use() {
             let Some(rule) = self.rules.get(counter.rule as usize) else {
                 continue;
             };
@@ -62,10 +62,7 @@ impl RuleSet {
                     .filter(|(matched, _)| std::ptr::eq(*matched, rule))
                 {
                     let name = descriptor.counter_name(attempt);
-                    found.push((
-                        key(CounterId(index), &descriptor.key_parts(attempt, &name)),
-                        &counter.limit,
-                    ));
+                    found.push((key(id, &descriptor.key_parts(attempt, &name)), &counter.limit));
                 }
                 continue;
             }
@@ -73,7 +70,7 @@ impl RuleSet {
                 continue;
             }
             if let Some(subject) = rule.subject(attempt) {
-                found.push((key(CounterId(index), &subject.parts()), &counter.limit));
+                found.push((key(id, &subject.parts()), &counter.limit));
             }
         }
         Ok(found)
@@ -82,8 +79,7 @@ impl RuleSet {
     /// The names of all rules and windows of a domain, with duplicates.
     fn names<'r>(&'r self, domain: &str) -> impl Iterator<Item = &'r str> {
         let rules = self.rules.iter().map(|rule| (&*rule.domain, &*rule.id));
-        let counters = self.counters.iter().chain(self.added_counters.iter());
-        let windows = counters.filter_map(|counter| {
+        let windows = self.counters_in_use().filter_map(|(_, counter)| {
             let name = counter.window_name.as_deref()?;
             Some((&*counter.domain, name))
         });

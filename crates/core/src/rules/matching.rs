@@ -6,4 +6,4 @@ mod subject;
 
 pub(crate) use conditions::parse_address;
 pub(crate) use index::{Candidate, Index, Lookup};
-pub(crate) use subject::{Value, subject_hash};
+pub(crate) use subject::{Value, network, subject_hash};

@@ -4,21 +4,23 @@
 //! an attempt the one with more attributes applies, then the first by the names of its attributes.
 //!
 //! `rows/table.rs` is the copy-on-write table, `rows/sets.rs` the attribute sets of a rule, `rows/terms.rs` parses the
-//! terms, `rows/amend.rs` applies edits.
+//! terms, `rows/limit_pool.rs` shares equal limits, `rows/amend.rs` applies edits.
 
 mod amend;
+mod limit_pool;
 mod sets;
 mod table;
+mod table_key;
 mod terms;
 
 pub(in crate::rules) use table::Table;
 
+use self::limit_pool::LimitPool;
 use self::sets::RuleRowsTable;
 use self::terms::RowTerms;
 use super::attempt::Attempt;
-use super::model::{Dimension, LimitOrigin, Rule, RuleSet, Terms, Variant};
+use super::model::{CounterId, CounterSpec, Dimension, LimitOrigin, Rule, RuleSet, Terms, Variant};
 use smallvec::SmallVec;
-use std::sync::Arc;
 
 /// An edit of one row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +36,7 @@ pub struct RowEdit {
     pub terms: Option<Box<str>>,
 }
 
-/// The reason for which an edit was not applied.
+/// The reason for which an edit of a row or of a subject attribute was not applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowProblem {
     /// The index of the edit.
@@ -43,6 +45,15 @@ pub struct RowProblem {
     pub text: String,
     /// The way to fix it.
     pub hint: String,
+}
+
+/// The edits that were not applied.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EditProblems {
+    /// Those of rows.
+    pub rows: Vec<RowProblem>,
+    /// Those of subject attributes.
+    pub attributes: Vec<RowProblem>,
 }
 
 /// The identity of a row within its rule.
@@ -57,13 +68,14 @@ pub struct RowSubject<'r> {
 #[derive(Clone, Debug, Default)]
 pub(in crate::rules) struct Rows {
     /// By rule, attribute set and values. None: the rule of the row does not exist.
-    table: Table<Option<Arc<RowTerms>>>,
+    table: Table<Option<RowTerms>>,
     /// The attribute sets of each rule that has rows.
     rules: RuleRowsTable,
+    limits: LimitPool,
     orphans: usize,
 }
 
-/// The key of a row: the rule, the attribute set, the values.
+/// The values in the key of a row, after the prefix of its rule and attribute set.
 type RowKey = SmallVec<[u8; 64]>;
 
 /// The maximum number of rows.
@@ -72,8 +84,6 @@ pub(in crate::rules) const ROWS_MAX: usize = 1_000_000;
 const COMBINATIONS_MAX: usize = 256;
 /// The rule in the key of a row whose rule does not exist. There are never so many rules.
 const ORPHAN_RULE: u32 = u32::MAX;
-/// The length of the rule and the attribute set in a key.
-const PREFIX_BYTES: usize = 5;
 
 impl RuleSet {
     /// The number of rows, orphans included.
@@ -84,6 +94,14 @@ impl RuleSet {
     /// The number of rows whose rule does not exist. They have no effect, and apply in a set that has the rule.
     pub const fn orphan_rows(&self) -> usize {
         self.rows.orphans
+    }
+
+    /// All counters that rules and rows use.
+    pub(in crate::rules) fn counters_in_use(&self) -> impl Iterator<Item = (CounterId, &CounterSpec)> {
+        let ids = (0..).map(CounterId);
+        let own = ids.clone().zip(self.counters.iter());
+        let added = ids.skip(self.counters.len()).zip(self.added_counters.iter());
+        own.chain(added.filter(|(id, spec)| self.rows.rules.find(spec.rule).is_some_and(|rows| rows.is_used(*id))))
     }
 
     /// Returns the terms of a rule for an attempt and their origin. `index` is that of the rule in this set.
@@ -110,20 +128,39 @@ impl Rows {
     fn find<'r>(&'r self, rule: u32, variant: Variant, attempt: &Attempt<'_>) -> Option<(&'r Terms, RowSubject<'r>)> {
         let rows = self.rules.find(rule)?;
         rows.sets.iter().find_map(|set| {
-            let mut key = row_key(rule, set.number);
-            let mut tries = COMBINATIONS_MAX;
-            let (key, terms) = self.search(&set.attributes, &mut key, attempt, &mut tries)?;
-            let subject = RowSubject {
-                attributes: &set.attributes,
-                values: key.get(PREFIX_BYTES..)?,
+            let prefix = key_prefix(rule, set.number);
+            let (values, terms) = match &*set.attributes {
+                [dimension] => self.find_single(prefix, dimension, attempt)?,
+                attributes => {
+                    let (mut key, mut tries) = (RowKey::new(), COMBINATIONS_MAX);
+                    self.search(prefix, attributes, &mut key, attempt, &mut tries)?
+                }
             };
-            Some((terms.select(variant), subject))
+            let attributes = &set.attributes;
+            Some((terms.select(variant), RowSubject { attributes, values }))
         })
+    }
+
+    /// Finds the first row for a value of one attribute.
+    #[inline]
+    fn find_single<'r>(
+        &'r self,
+        prefix: u64,
+        dimension: &Dimension,
+        attempt: &Attempt<'_>,
+    ) -> Option<(&'r [u8], &'r RowTerms)> {
+        let mut values = attempt.values(&dimension.attribute).take(COMBINATIONS_MAX);
+        let (values, terms) = values.find_map(|value| match dimension.ipv6_prefix {
+            None => self.table.find(prefix, value),
+            Some(_) => self.table.find(prefix, dimension.value(value).bytes()),
+        })?;
+        Some((values, terms.as_ref()?))
     }
 
     /// Finds the first row for the values of these attributes, of which the key has those before them.
     fn search<'r>(
         &'r self,
+        prefix: u64,
         attributes: &[Dimension],
         key: &mut RowKey,
         attempt: &Attempt<'_>,
@@ -131,8 +168,8 @@ impl Rows {
     ) -> Option<(&'r [u8], &'r RowTerms)> {
         let Some((first, rest)) = attributes.split_first() else {
             *tries = tries.saturating_sub(1);
-            let (key, terms) = self.table.find(key)?;
-            return Some((key, terms.as_deref()?));
+            let (key, terms) = self.table.find(prefix, key)?;
+            return Some((key, terms.as_ref()?));
         };
         let length = key.len();
         for value in attempt.values(&first.attribute) {
@@ -140,7 +177,7 @@ impl Rows {
                 return None;
             }
             push_value(key, first.value(value).bytes(), rest.is_empty());
-            if let Some(found) = self.search(rest, key, attempt, tries) {
+            if let Some(found) = self.search(prefix, rest, key, attempt, tries) {
                 return Some(found);
             }
             key.truncate(length);
@@ -169,11 +206,10 @@ impl<'r> RowSubject<'r> {
     }
 }
 
-/// The start of a key.
-fn row_key(rule: u32, set: u8) -> RowKey {
-    let mut key = RowKey::from_slice(&rule.to_le_bytes());
-    key.push(set);
-    key
+/// The prefix of the keys of a rule's attribute set.
+#[inline]
+fn key_prefix(rule: u32, set: u8) -> u64 {
+    u64::from(rule) | u64::from(set) << u32::BITS
 }
 
 /// Appends a value to a key. All but the last are prefixed by their length, so that no two lists are equal.

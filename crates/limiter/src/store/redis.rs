@@ -19,6 +19,7 @@
 //! # }
 //! ```
 
+mod config_cache;
 pub(crate) mod connection;
 pub(crate) mod context;
 mod diagnostics;
@@ -47,6 +48,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::Handle;
 use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, OnStoreFailure, Policy, Receipt};
 
+pub use self::config_cache::{CACHE_VALUE_MAX, CacheError, CacheWrite, ConfigCache, LogEntry, LogId, PreloadReport};
 pub use self::context::{BreakerConfig, ClockSource, Functions, OpenFor, ReadFrom};
 pub use self::diagnostics::Diagnostics;
 pub use self::error_code::RedisErrorCode;

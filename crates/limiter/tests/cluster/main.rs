@@ -3,6 +3,7 @@
 #![allow(clippy::expect_used, reason = "a test that cannot be set up has failed")]
 #![allow(clippy::indexing_slicing, reason = "a missing element fails the test")]
 
+mod config_cache;
 mod conformance;
 mod cross_slot_load;
 mod faults;

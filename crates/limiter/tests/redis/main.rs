@@ -10,6 +10,7 @@
 mod batching;
 mod breaker;
 mod clocks;
+mod config_cache;
 mod conformance;
 mod connections;
 mod fallback;

@@ -5,7 +5,7 @@ use crate::fixture::Fixture;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
-use tollgate_core::rules::{Attempt, Ruling};
+use tollgate_core::rules::{Attempt, Attribute, EditProblems, RowEdit, Ruling};
 use tollgate_core::testing::rules::rule_set;
 use tollgate_core::{Calendar, CalendarUnit, Cost, Retry, Source};
 use tollgate_limiter::clock::Clock;
@@ -112,9 +112,15 @@ async fn remaining_after(store: &Arc<Redis>, text: &str, cost: u64) -> Vec<u64> 
         cost: Cost::new(cost).expect("in range"),
         ..attempt()
     };
+    remaining_of(&limiter, &attempt).await
+}
+
+/// What remains of each limit after a check, once the store is connected.
+async fn remaining_of(limiter: &RuleLimiter<Redis>, attempt: &Attempt<'_>) -> Vec<u64> {
+    let store = limiter.store();
     let from = Instant::now();
     loop {
-        let verdict = limiter.check(&attempt).await.verdict;
+        let verdict = limiter.check(attempt).await.verdict;
         if verdict.source == Source::Shared {
             let remaining = |ruling: &Ruling<'_>| ruling.decision.map(|decision| decision.standing().remaining);
             return verdict.rulings.iter().filter_map(remaining).collect();
@@ -190,4 +196,59 @@ async fn a_quota_of_a_year_ends_when_the_year_does() {
         wait <= expected && expected.get() - wait.get() < 10_000_000,
         "{wait:?} {expected:?}"
     );
+}
+
+#[tokio::test]
+async fn a_row_that_changes_only_numbers_keeps_the_usage() {
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let store = Arc::new(fixture.options().open());
+    for algorithm in [
+        "token_bucket",
+        "gcra",
+        "leaky_bucket",
+        "fixed_window",
+        "sliding_counter",
+        "sliding_log",
+    ] {
+        let text = format!("rules:\n- {{ id: {algorithm}, per: user, algorithm: {algorithm}, limit: 100/365day }}\n");
+        let mut limiter = RuleLimiter::new(rule_set(&text), Arc::clone(&store));
+        // Years, so that no unit returns meanwhile. Debt of gcra is time, so a higher rate makes less of it.
+        for (terms, cost, expected) in [
+            (None, 40, &[60][..]),
+            (
+                Some("200/365day"),
+                10,
+                if algorithm == "gcra" { &[110] } else { &[150] },
+            ),
+            (
+                Some("[200/365day, 70/300day]"),
+                5,
+                if algorithm == "gcra" { &[105, 65] } else { &[145, 65] },
+            ),
+            (Some("0/min"), 1, &[0]),
+            (Some("unlimited"), 1, &[]),
+            (None, 0, if algorithm == "gcra" { &[52] } else { &[45] }),
+        ] {
+            let edit = RowEdit {
+                domain: Attempt::DOMAIN.into(),
+                rule: algorithm.into(),
+                subject: [("user".into(), "u".into())].into(),
+                terms: terms.map(Box::from),
+            };
+            let (next, problems) = limiter.amended(&[edit], &[]);
+            assert_eq!(problems, EditProblems::default());
+            limiter = next;
+            let user = [Attribute {
+                name: "user",
+                value: b"u",
+            }];
+            let attempt = Attempt {
+                attributes: &user,
+                cost: Cost::new(cost).expect("in range"),
+                ..attempt()
+            };
+            let remaining = remaining_of(&limiter, &attempt).await;
+            assert_eq!(remaining, expected, "{algorithm} {terms:?}");
+        }
+    }
 }

@@ -9,6 +9,7 @@ mod model;
 mod payments;
 mod ratelimit;
 mod rows;
+mod rows_law;
 mod subjects;
 
 use std::sync::Arc;

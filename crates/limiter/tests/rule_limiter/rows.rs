@@ -4,7 +4,7 @@ use super::{attempt, check, forget, limiter};
 use std::sync::Arc;
 use tollgate_limiter::RuleLimiter;
 use tollgate_limiter::conformance::block_on;
-use tollgate_limiter::core::rules::{AttributeEdit, DerivedAttribute, RowEdit};
+use tollgate_limiter::core::rules::{AttributeEdit, DerivedAttribute, EditProblems, RowEdit};
 use tollgate_limiter::core::testing::rules::{attributes, rule_set};
 
 const RULES: &str = "rules:\n- { id: plan, per: user, limit: 100/min, by: { tier: { gold: 500/min } } }\n";
@@ -20,7 +20,7 @@ fn row(rule: &str, user: &str, terms: Option<&str>) -> RowEdit {
 
 fn amended(limiter: &RuleLimiter, edits: &[RowEdit]) -> RuleLimiter {
     let (next, problems) = limiter.amended(edits, &[]);
-    assert_eq!(problems, []);
+    assert_eq!(problems, EditProblems::default());
     next
 }
 

@@ -6,6 +6,7 @@
     reason = "a test that cannot be set up has failed"
 )]
 
+mod config_cache;
 mod conformance;
 mod failovers;
 mod fixture;

@@ -1,5 +1,8 @@
 //! `tollgate user` and `tollgate token`: who may use the admin API. Secrets are printed once.
 
+mod offline;
+
+use self::offline::{OfflineArgs, OfflinePrincipal};
 use super::admin::table::{cell, number, render};
 use super::admin::{AdminArgs, AdminCall, CommandResult, Failure, date, finish, report};
 use crate::control::model::{PrincipalKind, Role};
@@ -29,7 +32,8 @@ enum UserCommand {
     /// Adds a person, and prints the generated password once unless a file has one
     #[command(after_help = "Examples:
   tollgate user add anna --role editor --domain shop
-  tollgate user add anna --setup 7K3F-9QXM-2HTD --password-file password")]
+  tollgate user add anna --setup 7K3F-9QXM-2HTD --password-file password
+  tollgate user add anna --offline --config /etc/tollgate.yaml")]
     Add {
         #[command(flatten)]
         add: PrincipalArgs,
@@ -82,7 +86,7 @@ struct PrincipalArgs {
     #[arg(value_name = "NAME")]
     name: String,
     /// Its rights; each role includes those before it
-    #[arg(long, value_enum, required_unless_present = "setup", value_name = "ROLE")]
+    #[arg(long, value_enum, required_unless_present_any = ["setup", "offline"], value_name = "ROLE")]
     role: Option<RoleArg>,
     /// A domain it is limited to; may be repeated
     #[arg(long, value_name = "D")]
@@ -91,8 +95,10 @@ struct PrincipalArgs {
     #[arg(long, value_parser = date::parse_future, value_name = "TIME")]
     expires: Option<u64>,
     /// The setup code that `tollgate serve` printed: creates the first admin
-    #[arg(long, conflicts_with_all = ["role", "domain", "expires"], value_name = "CODE")]
+    #[arg(long, conflicts_with_all = ["role", "domain", "expires", "offline"], value_name = "CODE")]
     setup: Option<String>,
+    #[command(flatten)]
+    offline: OfflineArgs,
     /// Reason, for the audit log
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
@@ -163,6 +169,18 @@ impl Token {
 
 impl PrincipalArgs {
     fn run(&self, kind: PrincipalKind, password: Option<String>) -> CommandResult {
+        if self.offline.offline {
+            let add = OfflinePrincipal {
+                kind,
+                name: &self.name,
+                role: self.role.map_or(Role::Admin, RoleArg::role),
+                domains: &self.domain,
+                expires_at: self.expires.unwrap_or(0),
+                reason: self.reason.as_deref().unwrap_or_default(),
+            };
+            let done = self.offline.add(&add, password)?;
+            return Ok(report(&self.admin, &done, &secret_text(&done)));
+        }
         let mut body = Map::from_iter([("name".to_owned(), json!(self.name))]);
         let mut insert = |name: &str, value: Value| {
             body.insert(name.to_owned(), value);
@@ -198,7 +216,9 @@ impl PrincipalArgs {
                 }
             }
         };
-        let done = self.admin.json(AdminCall::new(Method::POST, path).json(&body.into()))?;
+        let done = self
+            .admin
+            .json_with("name", AdminCall::new(Method::POST, path).json(&body.into()))?;
         Ok(report(&self.admin, &done, &secret_text(&done)))
     }
 }

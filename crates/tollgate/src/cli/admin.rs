@@ -1,14 +1,19 @@
 //! Calls of the admin API, for the commands that change and inspect what a control plane manages.
 //!
-//! `admin/bulk.rs` imports and exports, `admin/date.rs` reads and prints times, `admin/table.rs` prints columns.
+//! `admin/bulk.rs` imports and exports, `admin/date.rs` reads and prints times, `admin/failure.rs` has the reasons why a command did
+//! nothing, `admin/server_problem.rs` the problems of rules and rows among them, `admin/table.rs` prints columns.
 
 pub(super) mod bulk;
 pub(super) mod date;
+mod failure;
+mod server_problem;
 pub(super) mod table;
 
+pub(crate) use failure::{CommandResult, EXIT_REFUSED, Failure, finish};
+
+use super::EXIT_OK;
 use super::args::print;
-use super::client::{Call, ClientError, Endpoint, ServerResponse, read_token};
-use super::{EXIT_ERROR, EXIT_OK};
+use super::client::{Call, Endpoint, ServerResponse, read_token};
 use hyper::body::Bytes;
 use hyper::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderName, IF_MATCH, IF_NONE_MATCH};
 use hyper::{Method, StatusCode};
@@ -60,49 +65,76 @@ pub(crate) struct AdminCall {
     timeout: Duration,
 }
 
-/// The reason why a command did nothing.
-#[derive(Debug)]
-pub(crate) struct Failure {
-    /// The exit code: refused, or an error.
-    pub(crate) code: u8,
-    /// The reason and the next step.
-    pub(crate) text: String,
-    /// The `code` of the server's problem document; empty if there is none.
-    pub(crate) problem_code: String,
-}
-
-/// The exit code and what was done, or the reason why nothing was.
-pub(crate) type CommandResult = Result<ExitCode, Failure>;
-
 impl AdminArgs {
     /// Makes a request. Statuses other than success are failures.
     pub(crate) fn call(&self, call: AdminCall) -> Result<ServerResponse, Failure> {
-        let source = "--token-file, TOLLGATE_ADMIN_TOKEN";
+        // A file named on the command line wins over a variable of the shell.
+        let token = self.admin_token.as_deref().filter(|_| self.token_file.is_none());
+        let token = read_token(token, self.token_file.as_deref(), "--token-file, TOLLGATE_ADMIN_TOKEN")?;
+        let has_token = token.is_some();
         let endpoint = Endpoint {
             url: &self.admin_url,
-            token: read_token(self.admin_token.as_deref(), self.token_file.as_deref(), source)?,
+            token,
             ca: self.ca.as_deref(),
             address_source: "--admin-url or TOLLGATE_ADMIN_URL",
         };
+        let mut headers = call.headers;
+        if !has_token {
+            // What a page of the server itself sends: the server takes no other write without a token.
+            headers.push((HeaderName::from_static("x-tollgate"), "1".to_owned()));
+            headers.push((HeaderName::from_static("sec-fetch-site"), "same-origin".to_owned()));
+        }
         let response = endpoint.call(Call {
             method: call.method,
             path: format!("/v1{}{}", call.path, call.query),
-            headers: call.headers,
+            headers,
             body: call.body,
             timeout: call.timeout,
         })?;
         if response.status.is_success() {
-            return Ok(response);
+            let media_type = response.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+            let is_data = |media_type: &str| {
+                ["application/json", "application/x-ndjson", "text/csv"]
+                    .iter()
+                    .any(|known| media_type.starts_with(known))
+            };
+            // A page of another server, or of a proxy, must not pass for a result.
+            return match response.body.is_empty() || media_type.is_some_and(is_data) {
+                true => Ok(response),
+                false => Err(Failure::unexpected("is not JSON")),
+            };
         }
-        Err(Failure::from_response(&response))
+        let failure = Failure::from_response(&response);
+        let is_known = !failure.problem_code.is_empty();
+        Err(match (response.status, has_token) {
+            (StatusCode::UNAUTHORIZED, true) if is_known => failure.because(
+                "the token is not valid: unknown, expired or revoked",
+                "pass another with --token-file or TOLLGATE_ADMIN_TOKEN",
+            ),
+            (StatusCode::UNAUTHORIZED, false) if is_known => failure.because(
+                "a token is needed",
+                "pass one with --token-file or TOLLGATE_ADMIN_TOKEN; the first is made with `tollgate token add NAME --setup CODE`",
+            ),
+            _ => failure,
+        })
+    }
+
+    /// Makes a request and returns the JSON of its response, which must have this member.
+    pub(crate) fn json_with(&self, member: &str, call: AdminCall) -> Result<Value, Failure> {
+        let body = self.json(call)?;
+        match body.get(member) {
+            Some(_) => Ok(body),
+            None => Err(Failure::unexpected(&format!("has no `{member}`"))),
+        }
     }
 
     /// Makes a request and returns the JSON of its response.
-    pub(crate) fn json(&self, call: AdminCall) -> Result<Value, Failure> {
+    fn json(&self, call: AdminCall) -> Result<Value, Failure> {
         let response = self.call(call)?;
         response
             .json()
-            .ok_or_else(|| Failure::error("the response is not JSON; is this URL the admin API of a tollgate server?"))
+            .filter(Value::is_object)
+            .ok_or_else(|| Failure::unexpected("is not a JSON object"))
     }
 
     /// The entity tag of an item; none if it does not exist.
@@ -110,7 +142,11 @@ impl AdminArgs {
         match self.call(call) {
             Ok(response) => {
                 let tag = response.headers.get(ETAG).and_then(|value| value.to_str().ok());
-                let missing = || Failure::error("the response has no ETag; is a proxy removing it?");
+                let missing = || {
+                    Failure::error(
+                        "the response has no ETag; does a proxy remove it, or is this URL not the admin API?",
+                    )
+                };
                 tag.map(|tag| Some(tag.to_owned())).ok_or_else(missing)
             }
             Err(failure) if failure.problem_code == "not-found" => Ok(None),
@@ -122,7 +158,7 @@ impl AdminArgs {
     pub(crate) fn items(&self, path: &str, query: &[(&str, String)], max: usize) -> Result<Vec<Value>, Failure> {
         let mut items: Vec<Value> = Vec::new();
         let mut after: Option<String> = None;
-        while items.len() < max {
+        for _ in 0..PAGES_MAX {
             let limit = (max - items.len()).min(PAGE_MAX);
             let mut call = AdminCall::new(Method::GET, path).query("limit", &limit.to_string());
             for (name, value) in query {
@@ -131,16 +167,19 @@ impl AdminArgs {
             if let Some(after) = &after {
                 call = call.query("after", after);
             }
-            let page = self.json(call)?;
-            let found = page.get("items").and_then(Value::as_array).cloned().unwrap_or_default();
-            let is_empty = found.is_empty();
+            let mut page = self.json(call)?;
+            let found = page.get_mut("items").map(Value::take);
+            let Some(Value::Array(found)) = found else {
+                return Err(Failure::unexpected("has no `items`"));
+            };
             items.extend(found);
+            items.truncate(max);
+            // A page may be empty before the last one: the server has searched for long enough.
             after = page.get("next").and_then(Value::as_str).map(str::to_owned);
-            if after.is_none() || is_empty {
+            if after.is_none() || items.len() == max {
                 break;
             }
         }
-        items.truncate(max);
         Ok(items)
     }
 }
@@ -212,134 +251,6 @@ impl AdminCall {
     }
 }
 
-impl Failure {
-    /// An error.
-    pub(crate) fn error(text: impl Into<String>) -> Self {
-        Self {
-            code: EXIT_ERROR,
-            text: text.into(),
-            problem_code: String::new(),
-        }
-    }
-
-    /// A refusal by the command itself.
-    pub(crate) fn refused(text: impl Into<String>) -> Self {
-        Self {
-            code: EXIT_REFUSED,
-            text: text.into(),
-            problem_code: String::new(),
-        }
-    }
-
-    /// The failure that a response reports.
-    fn from_response(response: &ServerResponse) -> Self {
-        let body = response.json().unwrap_or(Value::Null);
-        let member = |name: &str| body.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let code = match response.status {
-            StatusCode::CONFLICT
-            | StatusCode::PRECONDITION_FAILED
-            | StatusCode::UNPROCESSABLE_ENTITY
-            | StatusCode::PRECONDITION_REQUIRED => EXIT_REFUSED,
-            _ => EXIT_ERROR,
-        };
-        let mut text = match (member("detail"), member("title")) {
-            (detail, _) if !detail.is_empty() => detail,
-            (_, title) if !title.is_empty() => title,
-            _ => format!("server error {}", response.status),
-        };
-        for (name, label) in [("author", "by"), ("reason", "reason")] {
-            let value = member(name);
-            if !value.is_empty() && !text.contains(&value) {
-                let _ = write!(text, "; {label} {value}");
-            }
-        }
-        let next_step = match response.status {
-            StatusCode::UNAUTHORIZED => "pass a token with --token-file or TOLLGATE_ADMIN_TOKEN",
-            StatusCode::FORBIDDEN => "use a token with this right, see `tollgate token list`",
-            StatusCode::PRECONDITION_FAILED => "it was changed meanwhile: look at it and run again",
-            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => "retry later",
-            _ => "",
-        };
-        if !next_step.is_empty() {
-            let _ = write!(text, "; {next_step}");
-        }
-        let lists = [problem_lines(&body), row_lines(&body), instance_lines(&body)];
-        for line in lists.into_iter().flatten() {
-            let _ = write!(text, "\n{line}");
-        }
-        Self {
-            code,
-            text,
-            problem_code: member("code"),
-        }
-    }
-}
-
-impl From<ClientError> for Failure {
-    fn from(error: ClientError) -> Self {
-        Self::error(error.to_string())
-    }
-}
-
-/// The problems of a response, as `rules check` prints them.
-pub(crate) fn problem_lines(body: &Value) -> Vec<String> {
-    let line = |problem: &Value| {
-        let member = |name: &str| problem.get(name).and_then(Value::as_str).unwrap_or_default();
-        let mut text = String::new();
-        if !member("file").is_empty() {
-            let _ = write!(text, "{}:", member("file"));
-        }
-        for name in ["line", "column"] {
-            if let Some(number) = problem.get(name).and_then(Value::as_u64) {
-                let _ = write!(text, "{number}:");
-            }
-        }
-        if !text.is_empty() {
-            text.push(' ');
-        }
-        let _ = write!(text, "{}: {}", member("severity"), member("text"));
-        if !member("hint").is_empty() {
-            let _ = write!(text, "; {}", member("hint"));
-        }
-        text
-    };
-    let problems = body.get("problems").and_then(Value::as_array);
-    problems.map_or_else(Vec::new, |problems| problems.iter().map(line).collect())
-}
-
-fn row_lines(body: &Value) -> Vec<String> {
-    let line = |row: &Value| {
-        let member = |name: &str| row.get(name).and_then(Value::as_str).unwrap_or_default();
-        let subject = row.get("subject").map(table::subject_text).unwrap_or_default();
-        let (domain, rule, terms, text) = (member("domain"), member("rule"), member("terms"), member("text"));
-        format!("  {domain}/{rule}  {subject}  {terms}  {text}")
-    };
-    let rows = body.get("rows").and_then(Value::as_array);
-    rows.map_or_else(Vec::new, |rows| rows.iter().map(line).collect())
-}
-
-fn instance_lines(body: &Value) -> Vec<String> {
-    let line = |instance: &Value| match instance.as_str() {
-        Some(name) => format!("  instance {name}"),
-        None => format!("  instance {instance}"),
-    };
-    let instances = body.get("instances").and_then(Value::as_array);
-    instances.map_or_else(Vec::new, |list| list.iter().map(line).collect())
-}
-
-/// Prints why a command did nothing, and returns its exit code.
-pub(crate) fn finish(result: CommandResult) -> ExitCode {
-    match result {
-        Ok(code) => code,
-        Err(failure) => {
-            let word = if failure.code == EXIT_REFUSED { "refused: " } else { "" };
-            // If stderr is closed, the exit code still says it.
-            let _ = writeln!(std::io::stderr(), "tollgate: {word}{}", failure.text);
-            ExitCode::from(failure.code)
-        }
-    }
-}
-
 /// Prints a result: as JSON if that was requested, else as text.
 pub(crate) fn report(args: &AdminArgs, body: &Value, text: &str) -> ExitCode {
     if args.json {
@@ -351,9 +262,14 @@ pub(crate) fn report(args: &AdminArgs, body: &Value, text: &str) -> ExitCode {
 }
 
 /// Writes to stderr what concerns the person at the terminal and not the result.
+pub(crate) fn note(text: &str) {
+    // Without a reader nothing is lost but this note.
+    let _ = writeln!(anstream::stderr(), "tollgate: {text}");
+}
+
+/// A note about something that may be wrong.
 pub(crate) fn warn(text: &str) {
-    // Without a reader no warning is seen.
-    let _ = writeln!(std::io::stderr(), "tollgate: warning: {text}");
+    note(&format!("warning: {text}"));
 }
 
 /// Percent-encodes everything but unreserved characters.
@@ -368,11 +284,11 @@ fn push_encoded(text: &mut String, value: &str) {
     }
 }
 
-/// The exit code of a command that the control plane, or the person, refused.
-pub(crate) const EXIT_REFUSED: u8 = 1;
-
 /// The most items of one page.
 const PAGE_MAX: usize = 1_000;
+
+/// The most pages of one list.
+const PAGES_MAX: usize = 10_000;
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -382,7 +298,6 @@ const PUBLISH_TIMEOUT: Duration = Duration::from_secs(90);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn values_of_a_query_are_percent_encoded() {
@@ -390,31 +305,5 @@ mod tests {
             .query("rule", "a/b:c")
             .query("subject", "{\"m\":\"é &\"}");
         assert_eq!(call.query, "?rule=a%2Fb%3Ac&subject=%7B%22m%22%3A%22%C3%A9%20%26%22%7D");
-    }
-
-    #[test]
-    fn a_conflict_is_a_refusal_and_says_by_whom() {
-        let failure = |status: StatusCode, body: Value| {
-            Failure::from_response(&ServerResponse {
-                status,
-                headers: hyper::HeaderMap::new(),
-                body: body.to_string().into(),
-            })
-        };
-        let drift = failure(
-            StatusCode::CONFLICT,
-            json!({"detail": "the live version was not pushed", "code": "drift", "author": "anna", "reason": "incident"}),
-        );
-        assert_eq!((drift.code, drift.problem_code.as_str()), (1, "drift"));
-        assert_eq!(drift.text, "the live version was not pushed; by anna; reason incident");
-        let invalid = failure(
-            StatusCode::UNPROCESSABLE_ENTITY,
-            json!({"detail": "1 error", "code": "invalid", "problems":
-                   [{"severity": "error", "file": "a.yaml", "line": 3, "column": 5, "text": "bad", "hint": "write 1/s"}]}),
-        );
-        assert_eq!(invalid.text, "1 error\na.yaml:3:5: error: bad; write 1/s");
-        let missing = failure(StatusCode::UNAUTHORIZED, Value::Null);
-        assert_eq!(missing.code, 2);
-        assert!(missing.text.contains("TOLLGATE_ADMIN_TOKEN"), "{}", missing.text);
     }
 }

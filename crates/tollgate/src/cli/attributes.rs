@@ -98,7 +98,7 @@ impl Attributes {
                 write,
             } => set(&subject, &name, &value, &write),
             Command::Delete { subject, name, write } => delete(&subject, &name, &write),
-            Command::Import { import } => import.run("/attributes/import", &[]),
+            Command::Import { import } => import.run("/attributes/import", &[], "attributes"),
             Command::Export { export } => export.run("/attributes/export", &[]),
         })
     }
@@ -143,7 +143,10 @@ fn set(subject: &(String, String), name: &str, value: &str, write: &WriteArgs) -
         .query_if("dry_run", write.dry_run.then_some("true"))
         .if_unchanged(tag.as_deref())
         .json(&body);
-    let done = write.admin.json(request)?;
+    let done = write
+        .admin
+        .json_with("revision", request)
+        .map_err(Failure::without_lines)?;
     let mut text = format!("{}={}: {name}={value}", subject.0, subject.1);
     match write.dry_run {
         true => text.push_str(" is valid; nothing was changed"),

@@ -81,7 +81,7 @@ impl Audit {
 
     fn verify(&self) -> CommandResult {
         let call = AdminCall::new(Method::GET, "/audit/verify").query_if("anchor", self.anchor.as_deref());
-        let body = self.admin.json(call)?;
+        let body = self.admin.json_with("ok", call)?;
         let is_intact = body.get("ok").and_then(Value::as_bool).unwrap_or(false);
         let text = match body.get("error") {
             Some(error) if !is_intact => format!("broken at entry {}: {}", number(error, "seq"), cell(error, "text")),

@@ -1,7 +1,7 @@
 //! `tollgate control`: the state of a control plane and of the instances that follow it.
 
-use super::admin::table::{cell, number, render};
-use super::admin::{AdminArgs, AdminCall, CommandResult, EXIT_REFUSED, date, finish, report};
+use super::admin::table::{cell, number, printable, render};
+use super::admin::{AdminArgs, AdminCall, CommandResult, EXIT_REFUSED, Failure, date, finish, report};
 use clap::Subcommand;
 use hyper::Method;
 use serde_json::{Value, json};
@@ -44,14 +44,33 @@ impl Control {
 }
 
 fn status(admin: &AdminArgs) -> CommandResult {
-    let status = admin.json(AdminCall::new(Method::GET, "/status"))?;
-    let instances = admin.items("/instances", &[], INSTANCES_MAX)?;
+    let status = admin.json_with("database", AdminCall::new(Method::GET, "/status"))?;
+    let mut instances = admin.json_with("items", AdminCall::new(Method::GET, "/instances"))?;
+    let instances = instances.get_mut("items").map(Value::take);
+    let Some(Value::Array(instances)) = instances else {
+        return Err(Failure::unexpected("has no list of instances"));
+    };
     let problems = problems(&status);
     let mut text = version_text(&status);
     let database = status.get("database").unwrap_or(&Value::Null);
     let is_up = database.get("up").and_then(Value::as_bool).unwrap_or(false);
-    let state = if is_up { "up" } else { "unavailable" };
+    let state = match is_up {
+        true => "up",
+        false if is_empty(&status) => "empty until the first change",
+        false => "unavailable",
+    };
     let _ = write!(text, "\ndatabase: {}, {state}", cell(database, "kind"));
+    if let Some(cache) = status.get("cache").filter(|cache| cache.is_object()) {
+        let is_on = |name: &str| cache.get(name).and_then(Value::as_bool) == Some(true);
+        let state = if is_on("up") { "up" } else { "unavailable" };
+        let signed = if is_on("signed") {
+            "signed"
+        } else {
+            "not signed: set control.secret"
+        };
+        let (epoch, revision) = (number(cache, "epoch"), number(cache, "revision"));
+        let _ = write!(text, "\ncache: {state}, epoch/revision {epoch}/{revision}, {signed}");
+    }
     let rules = status.get("rules").unwrap_or(&Value::Null);
     let _ = write!(
         text,
@@ -64,19 +83,29 @@ fn status(admin: &AdminArgs) -> CommandResult {
     for problem in &problems {
         let _ = write!(text, "\nproblem: {problem}");
     }
-    let rows: Vec<[String; 5]> = instances
+    let rows: Vec<[String; 7]> = instances
         .iter()
         .map(|item| {
             [
                 cell(item, "id"),
                 cell(item, "program"),
+                cell(item, "version"),
                 format!("{}/{}", number(item, "epoch"), number(item, "revision")),
                 cell(item, "digest").chars().take(12).collect(),
+                cell(item, "breaker"),
                 date::time_text(number(item, "seen_at")),
             ]
         })
         .collect();
-    let header = ["instance", "program", "epoch/revision", "digest", "seen"];
+    let header = [
+        "instance",
+        "program",
+        "version",
+        "epoch/revision",
+        "digest",
+        "breaker",
+        "seen",
+    ];
     let _ = write!(text, "\n{}", render(header, &rows, "no instances"));
     let code = report(
         admin,
@@ -91,7 +120,7 @@ fn status(admin: &AdminArgs) -> CommandResult {
 }
 
 /// The live version, with its author: `version 41, revision 812 (2026-11-17 14:02 UTC, ci: raise search)`.
-fn version_text(status: &Value) -> String {
+pub(super) fn version_text(status: &Value) -> String {
     let (version, revision) = (number(status, "version"), number(status, "revision"));
     match status.get("live").filter(|live| !live.is_null()) {
         Some(live) => {
@@ -111,17 +140,57 @@ pub(super) fn author_text(actor: &str, reason: &str) -> String {
     }
 }
 
+/// True if the embedded database was not needed so far.
+fn is_empty(status: &Value) -> bool {
+    let database = status.get("database").unwrap_or(&Value::Null);
+    let has = |item: &Value, name: &str| item.get(name).is_some_and(|value| !value.is_null());
+    cell(database, "kind") == "sqlite" && !has(database, "id") && !has(status, "error")
+}
+
 fn problems(status: &Value) -> Vec<String> {
     let flag = |item: &Value, name: &str| item.get(name).and_then(Value::as_bool);
     let mut found = Vec::new();
     if let Some(error) = status.get("error").and_then(Value::as_str) {
-        found.push(error.to_owned());
+        found.push(printable(error));
     }
     if flag(status, "forked") == Some(true) {
         found.push("the database has another history than this instance; restore it, or adopt it".to_owned());
     }
+    if let Some(reason) = status.get("regressed").and_then(Value::as_str) {
+        let next_step = "restore the newer one, or run `tollgate control adopt`";
+        found.push(format!("the database is behind: {}; {next_step}", printable(reason)));
+    }
+    let fleet = status.get("fleet").unwrap_or(&Value::Null);
+    if let Some(error) = fleet.get("error").and_then(Value::as_str) {
+        found.push(format!("other instances cannot be seen: {}", printable(error)));
+    }
+    let warnings = fleet.get("warnings").and_then(Value::as_array);
+    found.extend(warnings.into_iter().flatten().filter_map(Value::as_str).map(printable));
+    if flag(fleet, "differ") == Some(true) {
+        found.push("instances have different rules; compare their digests below".to_owned());
+    }
+    if status.get("cache").and_then(|cache| flag(cache, "up")) == Some(false) {
+        found.push(
+            "the cache in the shared store is unavailable; instances without a database get no changes".to_owned(),
+        );
+    }
+    let fleet = status.get("fleet").unwrap_or(&Value::Null);
+    let warnings = fleet.get("warnings").and_then(Value::as_array);
+    found.extend(
+        warnings
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .map(str::to_owned),
+    );
+    if flag(fleet, "differ") == Some(true) {
+        found.push("instances use different rules; compare their revisions and digests".to_owned());
+    }
+    if let Some(error) = fleet.get("error").and_then(Value::as_str) {
+        found.push(format!("other instances cannot be seen: {error}"));
+    }
     let database = status.get("database").unwrap_or(&Value::Null);
-    if cell(database, "kind") != "none" && flag(database, "up") == Some(false) {
+    if cell(database, "kind") != "none" && flag(database, "up") == Some(false) && !is_empty(status) {
         found.push("the database is unavailable; decisions continue, writes are refused".to_owned());
     }
     let rejected = status.get("rejected_rows").and_then(Value::as_array);
@@ -138,7 +207,7 @@ fn problems(status: &Value) -> Vec<String> {
 
 fn adopt(reason: &str, admin: &AdminArgs) -> CommandResult {
     let call = AdminCall::new(Method::POST, "/adopt").json(&json!({ "reason": reason }));
-    let done = admin.json(call)?;
+    let done = admin.json_with("epoch", call)?;
     let text = format!(
         "epoch {}, revision {}",
         number(&done, "epoch"),
@@ -146,9 +215,6 @@ fn adopt(reason: &str, admin: &AdminArgs) -> CommandResult {
     );
     Ok(report(admin, &done, &text))
 }
-
-/// The most instances that are listed.
-const INSTANCES_MAX: usize = 1_000;
 
 #[cfg(test)]
 mod tests {
@@ -163,6 +229,18 @@ mod tests {
                          "rejected_rows": [{"domain": "d", "rule": "r", "subject": {"m": "x"}, "text": "no burst"}]});
         let found = problems(&bad);
         assert_eq!(found.len(), 4);
+        let fleet = json!({"database": {"kind": "postgres", "up": true}, "regressed": "revision 7 of 9", "cache": {"up": false},
+                           "fleet": {"error": "timeout", "differ": true, "warnings": ["a\u{1b} differs"]}});
+        assert_eq!(
+            problems(&fleet),
+            [
+                "the database is behind: revision 7 of 9; restore the newer one, or run `tollgate control adopt`",
+                "other instances cannot be seen: timeout",
+                "a\\u{1b} differs",
+                "instances have different rules; compare their digests below",
+                "the cache in the shared store is unavailable; instances without a database get no changes",
+            ]
+        );
         assert_eq!(
             found.last().map(String::as_str),
             Some("row d/r m=x is rejected: no burst")

@@ -148,7 +148,7 @@ impl Overrides {
                 set(&row, &body, &write)
             }
             Command::Delete { row, write } => delete(&row, &write),
-            Command::Import { scope, import } => import.run("/overrides/import", &scope.query()),
+            Command::Import { scope, import } => import.run("/overrides/import", &scope.query(), "rows"),
             Command::Export { scope, export } => export.run("/overrides/export", &scope.query()),
         })
     }
@@ -220,7 +220,10 @@ fn set(row: &RowArgs, body: &Value, write: &WriteArgs) -> CommandResult {
         .query_if("dry_run", write.dry_run.then_some("true"))
         .if_unchanged(tag.as_deref())
         .json(body);
-    let done = write.admin.json(call)?;
+    let done = write
+        .admin
+        .json_with("revision", call)
+        .map_err(Failure::without_lines)?;
     let mut text = format!("{}: {}", row.text(), cell(&done, "terms"));
     match number(&done, "expires_at") {
         0 => {}

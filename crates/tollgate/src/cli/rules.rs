@@ -242,7 +242,8 @@ fn as_text(found: &[Problem], errors: usize, files: usize) -> String {
     text
 }
 
-fn coloured(problem: &Problem) -> String {
+/// A problem with its severity in colour.
+pub(super) fn coloured(problem: &Problem) -> String {
     let (label, colour) = match problem.severity {
         Severity::Error => ("error", "1;31"),
         Severity::Warning => ("warning", "1;33"),

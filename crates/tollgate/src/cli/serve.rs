@@ -1,6 +1,7 @@
 //! `tollgate serve`: loads settings and rules, opens the store, starts the front ends, and drains them on a stop signal.
 
 mod banner;
+mod control_plane;
 mod front_ends;
 mod log;
 mod memory_store;
@@ -14,9 +15,9 @@ use self::front_ends::FrontEnds;
 use self::signals::Signals;
 use super::{EXIT_OK, fail};
 use crate::config::{Config, Sources, variables};
-use crate::control::{Control, ControlOptions, DatabaseChoice};
+use crate::control::Control;
 use crate::reload::{LiveSettings, Reloader, error_lines, one_line, report_quarantined};
-use crate::rule_source::{ConfigLoader, ConfigSnapshot, FileSource, SharedLoader};
+use crate::rule_source::{ConfigLoader, ConfigSnapshot, FileSource};
 use crate::server::auth::tokens::Keyring;
 use crate::server::gate::{Gate, Phase};
 use crate::server::grpc::{self, GrpcSettings};
@@ -26,6 +27,8 @@ use crate::server::resp::{self, RespSettings};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::sync::{Mutex, Notify};
 use tokio::task::JoinHandle;
 use tollgate_limiter::core::problem::Problem;
@@ -73,18 +76,45 @@ impl Serve {
             Ok(runtime) => runtime,
             Err(error) => return fail(&format!("cannot start threads: {error}")),
         };
-        match runtime.block_on(serve(loader, snapshot)) {
+        let control_runtime = match control_plane::runtime() {
+            Ok(runtime) => runtime,
+            Err(error) => return fail(&format!("cannot start threads: {error}")),
+        };
+        let served = runtime.block_on(serve(loader, snapshot, control_runtime.handle()));
+        // A change that is being committed may end.
+        control_runtime.shutdown_timeout(CONTROL_SHUTDOWN);
+        match served {
             Ok(()) => ExitCode::from(EXIT_OK),
             Err(reason) => fail(&reason),
         }
     }
 }
 
+const CONTROL_SHUTDOWN: Duration = Duration::from_secs(2);
+
 /// Runs the server from its start to the end of the drain.
 ///
 /// # Errors
 /// The reason why it cannot start, or why the counters could not be saved at the end.
-async fn serve(loader: ConfigLoader, snapshot: ConfigSnapshot) -> Result<(), String> {
+async fn serve(loader: ConfigLoader, snapshot: ConfigSnapshot, control_runtime: &Handle) -> Result<(), String> {
+    let mut store = store::OpenStore::open(&snapshot.config.store, &snapshot.config.data_dir)?;
+    let result = serve_from(&mut store, loader, snapshot, control_runtime).await;
+    if result.is_err() {
+        // It may have been registered before the start failed.
+        store.counters().deregister().await;
+    }
+    let closed = store.close();
+    result?;
+    closed
+}
+
+/// The same with an open store.
+async fn serve_from(
+    store: &mut store::OpenStore,
+    loader: ConfigLoader,
+    snapshot: ConfigSnapshot,
+    control_runtime: &Handle,
+) -> Result<(), String> {
     let ConfigSnapshot {
         config,
         rules,
@@ -93,7 +123,6 @@ async fn serve(loader: ConfigLoader, snapshot: ConfigSnapshot) -> Result<(), Str
         quarantined: apart,
         ..
     } = snapshot;
-    let mut store = store::OpenStore::open(&config.store, &config.data_dir)?;
     let tls = match &config.tls {
         Some(files) => Some(Arc::new(Tls::load(files.clone()).map_err(|error| error.to_string())?)),
         None => None,
@@ -103,12 +132,12 @@ async fn serve(loader: ConfigLoader, snapshot: ConfigSnapshot) -> Result<(), Str
     let grpc = front_ends.bind("grpc", config.grpc.as_ref()).await?;
     let resp = front_ends.bind("resp", config.resp.as_ref()).await?;
     let debug = front_ends.bind("debug", config.debug.as_ref()).await?;
+    let admin = control_plane::bind(&mut front_ends, &config, control_runtime).await?;
     if front_ends.bound().is_empty() {
         return Err("no front end is enabled; give server.http, server.grpc or server.resp an address".into());
     }
     open_files::raise_limit(config.limits.connections);
     let mut signals = Signals::listen().map_err(|error| format!("cannot install signal handlers: {error}"))?;
-    let sample = banner::SampleCheck::for_rules(&rules);
     let gate = Arc::new(Gate::new(rules, store.counters()));
     gate.compat().set_modes(config.ratelimit_modes.clone());
     start_without_files(&gate, &missing);
@@ -122,21 +151,25 @@ async fn serve(loader: ConfigLoader, snapshot: ConfigSnapshot) -> Result<(), Str
         gate: Arc::clone(&gate),
         started_with: raw,
         store: config.store.clone(),
+        control: config.control.clone(),
+        admin: config.admin_settings.clone(),
         tokens: keyring.clone(),
         resp_password: resp_password.clone(),
     };
-    tokio::select! {
+    let loader = Arc::new(Mutex::new(loader));
+    let control = tokio::select! {
         () = signals.stop_requested(&reload_requested) => {
             tracing::info!("stopped before the start was complete");
             // It may have been registered just now.
             store.counters().deregister().await;
-            return store.close();
+            return Ok(());
         }
-        () = store.wait_until_answered() => {}
-    }
-    let loader = Arc::new(Mutex::new(loader));
-    let control = start_control(&config, &gate, &loader).await?;
-    let follower = tokio::spawn(control.clone().run());
+        control = async {
+            let control = control_plane::start(&config, &gate, &loader, control_runtime);
+            tokio::join!(control, store.wait_until_answered()).0
+        } => control?,
+    };
+    let follower = control_plane::follow(&control, control_runtime);
     let source = FileSource::new(loader, Arc::clone(&reload_requested), move |snapshot| {
         live.apply(snapshot);
     });
@@ -165,53 +198,72 @@ async fn serve(loader: ConfigLoader, snapshot: ConfigSnapshot) -> Result<(), Str
         let serve = grpc::serve(listener, Arc::clone(&gate), settings, front_ends.stopping());
         front_ends.spawn("grpc", serve);
     }
+    let admin_tls = tls_for("admin");
+    let admin = control_plane::serve_admin(
+        admin,
+        &control,
+        &gate,
+        &config,
+        admin_tls,
+        &mut front_ends,
+        control_runtime,
+    )
+    .await?;
     // At once and not after the drain: the others take over now.
     let departure = {
         let (stopping, counters) = (front_ends.stopping(), store.counters());
+        let (control, control_runtime) = (control.clone(), control_runtime.clone());
         tokio::spawn(async move {
             stopping.await;
+            let leaving = control_runtime.spawn(async move { control.leave().await });
             counters.deregister().await;
+            // A panic in it is logged, and its status expires.
+            let _ = leaving.await;
         })
     };
+    let sample = banner::SampleCheck::for_rules(&gate.active_rules());
+    banner::print(front_ends.bound(), &config, admin.as_ref(), &sample);
     let readiness = advance_when_ready(&control, &gate);
-    banner::print(front_ends.bound(), &config, &sample);
 
     let result = front_ends
         .run(&gate, &mut signals, &reload_requested, config.drain)
         .await;
-    let tasks = [Some(reloader), Some(maintenance), Some(follower), readiness, certificates];
-    for task in tasks.into_iter().flatten() {
+    drop(follower);
+    for task in [Some(reloader), Some(maintenance), readiness, certificates]
+        .into_iter()
+        .flatten()
+    {
         task.abort();
     }
     // A panic in it is logged, and the lease expires.
     let _ = departure.await;
-    let closed = store.close();
     result?;
     tracing::info!("stopped");
-    closed
-}
-
-/// Starts the control plane with the rules of the disk or the database. Without either it costs nothing.
-async fn start_control(config: &Config, gate: &Arc<Gate>, loader: &SharedLoader) -> Result<Control, String> {
-    let (choice, options) = (DatabaseChoice::DataDir, ControlOptions::default());
-    let (gate, loader) = (Arc::clone(gate), Arc::clone(loader));
-    Control::start(&choice, &config.data_dir, options, gate, loader).await
+    Ok(())
 }
 
 /// Makes the server ready: at once, or in the returned task once the managed rules are in use.
 fn advance_when_ready(control: &Control, gate: &Arc<Gate>) -> Option<JoinHandle<()>> {
     if !control.is_waiting() {
         gate.advance_phase(Phase::Ready);
+        banner::print_ready();
         return None;
     }
-    let error = control.status().error.unwrap_or_else(|| "the database does not answer".to_owned());
-    tracing::warn!(error, "waiting for rules; not ready until they are there, or `control.start_without` is set");
-    gate.mark_rules_missing(&format!("waiting for rules: {error}"));
+    let error = control
+        .status()
+        .error
+        .unwrap_or_else(|| "the database does not answer".to_owned());
+    tracing::warn!(
+        error,
+        "waiting for rules; not ready until they are there, or `control.start_without` is set"
+    );
+    gate.mark_managed_missing(&format!("waiting for rules: {error}"));
     let (control, gate) = (control.clone(), Arc::clone(gate));
     Some(tokio::spawn(async move {
         control.wait_ready().await;
-        gate.mark_rules_present();
+        gate.mark_managed_present();
         gate.advance_phase(Phase::Ready);
+        banner::print_ready();
         tracing::info!("managed rules are in use; ready");
     }))
 }

@@ -97,12 +97,6 @@ impl<'w> SettingsReader<'w> {
             }
         }
     }
-
-    /// Reports a setting of a feature that this version does not have.
-    pub(crate) fn unsupported(&mut self, location: &Location, what: &str, hint: &str) {
-        self.problems
-            .error_with(location, format!("this version has no {what} yet"), hint);
-    }
 }
 
 /// The secret in a file: its first line. The setting `key` names the file, relative to `base_dir`.

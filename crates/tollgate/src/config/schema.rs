@@ -34,7 +34,8 @@ mod tests {
     use super::*;
     use crate::compat::ratelimit;
     use crate::compat::ratelimit::files::RATELIMIT_KEYS;
-    use crate::config::{KEYS, derive, server, store};
+    use crate::config::{KEYS, admin, control, derive, server, store};
+    use crate::server::admin::{AnonymousAccess, SubjectDisplay};
     use crate::server::auth::tokens::Rights;
     use crate::server::http::{Dialect, Gateway};
 
@@ -76,7 +77,33 @@ mod tests {
             ),
             (&ratelimit_keys, &RATELIMIT_KEYS),
             (&format!("{ratelimit_keys}/counters/properties"), &store::COUNTERS),
-            ("/$defs/settings/properties/derive/additionalProperties/properties", &derive::KEYS),
+            ("/$defs/listener/enum", &server::LISTENERS.map(|(name, _)| name)),
+            ("/$defs/settings/properties/control/properties", &control::KEYS),
+            (
+                "/$defs/settings/properties/control/properties/edits/enum",
+                &control::EDITS.map(|(name, _)| name),
+            ),
+            ("/$defs/settings/properties/admin/properties", &admin::KEYS),
+            (
+                "/$defs/settings/properties/admin/properties/tokens/items/properties",
+                &admin::TOKEN_KEYS,
+            ),
+            (
+                "/$defs/settings/properties/admin/properties/tokens/items/properties/role/enum",
+                &admin::ROLES.map(|(name, _)| name),
+            ),
+            (
+                "/$defs/settings/properties/admin/properties/anonymous/enum",
+                &AnonymousAccess::NAMES.map(|(name, _)| name),
+            ),
+            (
+                "/$defs/settings/properties/admin/properties/subjects/enum",
+                &SubjectDisplay::NAMES.map(|(name, _)| name),
+            ),
+            (
+                "/$defs/settings/properties/derive/additionalProperties/properties",
+                &derive::KEYS,
+            ),
             ("/$defs/right/enum", &rights),
             ("/$defs/dialect/enum", &[&dialects[..], &["none"]].concat()),
         ] {

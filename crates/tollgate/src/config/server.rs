@@ -17,6 +17,7 @@ pub(super) struct ServerSettings {
     pub(super) grpc: ListenAddress,
     pub(super) resp: ListenAddress,
     pub(super) debug: ListenAddress,
+    pub(super) admin: ListenAddress,
     pub(super) tls: Option<TlsFiles>,
     pub(super) tls_only: Option<Vec<&'static str>>,
     pub(super) limits: HttpLimits,
@@ -39,25 +40,17 @@ impl SettingsReader<'_> {
                 (None, false) => None,
                 (node, _) => self.listen(node, DEBUG),
             },
+            admin: self.listen(find("admin"), ADMIN),
             ..ServerSettings::default()
         };
+        // The admin API alone is a control service, if it is asked for; nobody wants the default alone.
+        let has_admin = matches!(server.admin, Some((_, Some(_))));
         let listeners = [&server.http, &server.grpc, &server.resp];
-        if let (true, Some(node)) = (listeners.into_iter().all(Option::is_none), find("http"))
+        if let (true, Some(node)) = (listeners.into_iter().all(Option::is_none) && !has_admin, find("http"))
             && node.scalar() == Some(DISABLED)
         {
             self.problems
                 .error_with(&node.location, "no front end is enabled", "give one of them an address");
-        }
-        for (key, what) in PLANNED {
-            if let Some(node) = find(key)
-                && self.address(node).is_some()
-            {
-                self.unsupported(
-                    &node.location,
-                    what,
-                    &format!("remove it, or write `{key}: {DISABLED}`"),
-                );
-            }
         }
         if let Some(node) = find("tls") {
             server.tls = self.tls(node);
@@ -70,7 +63,8 @@ impl SettingsReader<'_> {
     }
 
     /// Rejects listeners that other machines reach without authentication. Returns those that are exposed all the same,
-    /// because they come from the environment of `ratelimit`.
+    /// because they come from the environment of `ratelimit`. The admin API is no part of this: it always authenticates, and
+    /// needs an admin of its database, which is checked at the start.
     pub(super) fn check_exposure(
         &mut self,
         server: &ServerSettings,
@@ -282,15 +276,19 @@ pub(super) const LIMITS: [&str; 9] = [
 
 pub(super) const KEYS: [&str; 7] = ["http", "grpc", "resp", "admin", "debug", "tls", "limits"];
 
-/// Front ends of later versions, whose settings are already reserved.
-const PLANNED: [(&str, &str); 1] = [("admin", "admin API")];
-
 /// The names for `tls.only`.
-const LISTENERS: [(&str, &str); 4] = [("http", "http"), ("grpc", "grpc"), ("resp", "resp"), ("debug", "debug")];
+pub(super) const LISTENERS: [(&str, &str); 5] = [
+    ("http", "http"),
+    ("grpc", "grpc"),
+    ("resp", "resp"),
+    ("admin", "admin"),
+    ("debug", "debug"),
+];
 
 const HTTP: &str = "127.0.0.1:8080";
 const GRPC: &str = "127.0.0.1:8081";
 const RESP: &str = "127.0.0.1:6380";
+const ADMIN: &str = "127.0.0.1:8090";
 const DEBUG: &str = "127.0.0.1:6070";
 const DISABLED: &str = "disabled";
 const TIMEOUT_MAX: Duration = Duration::from_secs(3_600);

@@ -66,6 +66,13 @@ fn nothing_written_means_the_defaults() {
         config.resp.map(|address| address.to_string()).as_deref(),
         Some("127.0.0.1:6380")
     );
+    assert_eq!(
+        (
+            config.admin.map(|address| address.to_string()).as_deref(),
+            config.admin_is_configured
+        ),
+        (Some("127.0.0.1:8090"), false)
+    );
     assert!(config.resp_password.is_none() && config.resp_idle_timeout.is_none());
     assert_eq!(config.store, StoreSettings::default());
     assert_eq!(config.drain, Duration::from_secs(10));
@@ -79,7 +86,7 @@ fn nothing_written_means_the_defaults() {
         (Some("conf/tollgate-data"), false)
     );
     // Sections that are there and empty are not there.
-    accepted("server:\nstore:\nauth:\nheaders:\ndrain:\n");
+    accepted("server:\ncontrol:\nadmin:\nstore:\nauth:\nheaders:\ndrain:\n");
 }
 
 #[test]
@@ -127,6 +134,23 @@ fn what_is_written_is_meant() {
 }
 
 #[test]
+fn the_admin_api_is_at_its_default_at_an_address_or_nowhere() {
+    let admin = |text: &str| {
+        let config = accepted(text);
+        (
+            config.admin.map(|address| address.to_string()),
+            config.admin_is_configured,
+        )
+    };
+    assert_eq!(admin("server: { admin: '[::1]:0' }"), (Some("[::1]:0".into()), true));
+    assert_eq!(admin("server: { admin: disabled }"), (None, false));
+    // A control service that decides nothing.
+    accepted("server: { http: disabled, grpc: disabled, resp: disabled, admin: 127.0.0.1:8090 }");
+    let config = accepted("server: { tls: { cert: a, key: b, only: admin } }");
+    assert!(config.has_tls("admin") && !config.has_tls("http"));
+}
+
+#[test]
 fn a_snapshot_is_in_the_data_folder_or_where_its_path_says() {
     for (text, expected) in [
         ("counters", SnapshotPath::InDataDir("counters".into())),
@@ -153,9 +177,7 @@ fn what_means_nothing_is_refused_with_its_place_and_what_to_write() {
 }
 
 #[test]
-fn what_this_version_has_not_is_refused_and_not_passed_over() {
-    let (config, messages) = read("server: { admin: 127.0.0.1:8090 }");
-    assert!(config.is_none() && messages.contains("no admin API yet"), "{messages}");
+fn settings_that_have_no_effect_are_reported() {
     for (text, expected) in [
         (
             "attributes: { merchant: header:x-merchant-id, ip: client_ip }",

@@ -22,10 +22,11 @@ mod writer;
 
 pub use error::{DatabaseError, DatabaseResult, StaleItem};
 pub use requests::{
-    AttributeFilter, AttributeKey, AuditFilter, AuditProblem, AuditRecord, AuditReport, CommitRequest, Committed,
-    DatabaseSnapshot, IdempotencyKey, InstanceReport, ItemCondition, ItemKey, NewVersion, Retention, RowFilter, RowKey,
-    RuleChange, RuleHistoryEntry, StoredResponse,
+    AdoptRequest, AttributeFilter, AttributeKey, AuditFilter, AuditProblem, AuditRecord, AuditReport, CommitRequest,
+    Committed, DatabaseSnapshot, IdempotencyKey, InstanceReport, ItemCondition, ItemKey, NewVersion, Retention,
+    RowFilter, RowKey, RuleChange, RuleHistoryEntry, SeenNumbers, StoredResponse,
 };
+pub(super) use rows::subject_text;
 pub use versions::MAX_SET_BYTES;
 
 use self::connection::{Backend, Connection, DEADLINE, Parameter, ResultRow};
@@ -33,9 +34,10 @@ use sqlx::SqlSafeStr;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::{mpsc, watch};
+use tollgate_limiter::clock::Clock;
 
 /// The database of the control plane. Cheap to clone.
 ///
@@ -59,6 +61,8 @@ struct Shared {
     is_migrated: AtomicBool,
     hints: watch::Sender<u64>,
     is_listening: AtomicBool,
+    /// The id of a database that is created; none: a random one.
+    proposed_id: Mutex<Option<String>>,
 }
 
 /// The deadline of reads and writes of large amounts.
@@ -94,18 +98,21 @@ impl Database {
         self.shared.backend.name()
     }
 
+    /// Sets the id that the database gets when it is created, from [`Database::new_id`]. One that exists keeps its own.
+    pub fn propose_id(&self, id: String) {
+        *self.shared.proposed_id() = Some(id);
+    }
+
     fn of(backend: Backend) -> Self {
         Self {
             shared: Arc::new(Shared {
                 backend,
-                clock: Box::new(|| {
-                    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-                    now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
-                }),
+                clock: Box::new(now_ms),
                 has_schema: AtomicBool::new(false),
                 is_migrated: AtomicBool::new(false),
                 hints: watch::Sender::new(0),
                 is_listening: AtomicBool::new(false),
+                proposed_id: Mutex::default(),
             }),
             queue: Arc::default(),
         }
@@ -152,6 +159,10 @@ impl Database {
 }
 
 impl Shared {
+    fn proposed_id(&self) -> MutexGuard<'_, Option<String>> {
+        self.proposed_id.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Wakes those who listen.
     fn hint(&self) {
         self.hints.send_modify(|count| *count = count.wrapping_add(1));
@@ -165,6 +176,11 @@ impl fmt::Debug for Database {
             .field("kind", &self.kind())
             .finish_non_exhaustive()
     }
+}
+
+/// Unix time in milliseconds, by the wall clock: what is stored is compared with the clocks of other machines and with dates.
+pub fn now_ms() -> u64 {
+    Clock::wall().now().as_micros() / 1_000
 }
 
 /// The result of a call, or its timeout.

@@ -2,17 +2,19 @@
 //! journal of later changes.
 //!
 //! A state is written to a new file, synced and renamed. A line of the journal counts only while it extends the chain of the
-//! state, so a torn or foreign tail is left out.
+//! state: a torn or foreign tail is cut.
 
 mod saved;
+#[cfg(test)]
+mod tests;
 
 pub use saved::{JournalLine, SavedState};
 
 use super::chain;
-use super::model::{Change, ChangeBody};
+use super::model::Change;
 use crate::data_dir::{DirLock, LockError};
-use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// The data directory of the control plane. Nothing is created before the first write.
@@ -78,13 +80,13 @@ impl Disk {
         self.lock.is_some()
     }
 
-    /// Reads the state. A file that cannot be used is logged; the one before it is used then.
-    pub fn load(&self) -> Option<FoundState> {
+    /// Reads the state, and goes on with its journal. A file that cannot be used is logged; the one before it is used then.
+    pub fn load(&mut self) -> Option<FoundState> {
         for name in [GOOD, PREVIOUS] {
             let path = self.folder().join(name);
             match read_state(&path) {
-                Ok(state) => {
-                    let changes = self.read_journal(&state);
+                Ok((state, bytes)) => {
+                    let changes = self.replay(&state, (name == GOOD).then_some(bytes));
                     return Some(FoundState { state, changes });
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -105,11 +107,11 @@ impl Disk {
         self.acquire().map_err(|error| io::Error::other(error.to_string()))?;
         let folder = self.folder();
         fs::create_dir_all(&folder)?;
-        let bytes = state.encode();
         let new = folder.join(NEW);
-        let mut file = File::create(&new)?;
-        file.write_all(&bytes)?;
-        file.sync_all()?;
+        let bytes = write_state(&new, state).inspect_err(|_| {
+            // On a full disk its part would stay in the way.
+            let _ = fs::remove_file(&new);
+        })?;
         match fs::rename(folder.join(GOOD), folder.join(PREVIOUS)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -117,8 +119,11 @@ impl Disk {
         fs::rename(&new, folder.join(GOOD))?;
         sync_folder(&folder)?;
         // A crash before this leaves lines that the new state has already: they are skipped.
-        self.journal = Some(File::create(folder.join(JOURNAL))?);
-        (self.journal_bytes, self.good_bytes) = (0, bytes.len() as u64);
+        let journal = File::create(folder.join(JOURNAL))?;
+        journal.sync_all()?;
+        sync_folder(&folder)?;
+        self.journal = Some(journal);
+        (self.journal_bytes, self.good_bytes) = (0, bytes);
         (self.is_unsynced, self.has_gap) = (false, false);
         Ok(())
     }
@@ -149,43 +154,47 @@ impl Disk {
         self.has_gap || self.journal_bytes > (self.good_bytes * 2).max(JOURNAL_MIN)
     }
 
-    /// A handle of the journal to be synced, if it has new lines.
-    pub fn unsynced_journal(&mut self) -> Option<File> {
+    /// A handle of the journal to be synced, if it has new lines: a slow disk then holds no lock.
+    ///
+    /// # Errors
+    /// Too many open files. The whole state is written next.
+    pub fn unsynced_journal(&mut self) -> io::Result<Option<File>> {
         if !std::mem::take(&mut self.is_unsynced) {
-            return None;
+            return Ok(None);
         }
-        self.journal.as_ref().and_then(|journal| journal.try_clone().ok())
+        let journal = self.journal.as_ref().map(File::try_clone).transpose();
+        self.has_gap |= journal.is_err();
+        journal
     }
 
-    /// The changes of the journal that extend a state. What follows them is ignored: the first change after a start writes the whole
-    /// state, and a new journal.
-    fn read_journal(&self, state: &SavedState) -> Vec<Change> {
+    /// Notes that lines of the journal may be lost: the whole state is written next.
+    pub const fn note_gap(&mut self) {
+        self.has_gap = true;
+    }
+
+    /// The changes of the journal that extend a state. Behind a good state of this size, what follows them is cut, and the journal
+    /// goes on there.
+    fn replay(&mut self, state: &SavedState, good_bytes: Option<u64>) -> Vec<Change> {
         let path = self.folder().join(JOURNAL);
-        let Ok(file) = File::open(&path) else { return Vec::new() };
-        let mut reader = BufReader::new(file.take(BYTES_MAX));
-        let mut changes = Vec::new();
-        let (mut revision, mut chain) = (state.head.revision, state.head.chain);
-        let mut line = Vec::new();
-        let is_whole = loop {
-            line.clear();
-            match reader.read_until(b'\n', &mut line) {
-                Ok(0) => break true,
-                Ok(_) => {}
-                Err(_) => break false,
-            }
-            let Some(change) = JournalLine::decode(&line) else { break false };
-            if change.revision > state.head.revision {
-                let is_next = change.revision == revision + 1
-                    && chain::next_chain(&chain, change.revision, &change.body) == change.chain;
-                if !is_next {
-                    break false;
-                }
-                (revision, chain) = (change.revision, change.chain);
-                changes.push(change);
-            }
+        let (changes, length) = match File::open(&path) {
+            Ok(file) => read_journal(file, state),
+            Err(_) => return Vec::new(),
         };
-        if !is_whole {
-            tracing::warn!(file = %path.display(), kept = changes.len(), "the journal of rules has a torn tail; ignoring it until the next change rewrites the state");
+        let (Some(good_bytes), Some(_)) = (good_bytes, &self.lock) else {
+            return changes;
+        };
+        match cut(&path, length) {
+            Ok((journal, is_cut)) => {
+                if is_cut {
+                    tracing::warn!(file = %path.display(), kept = changes.len(), "the journal of rules had a torn tail; it was cut");
+                }
+                self.journal = Some(journal);
+                (self.journal_bytes, self.good_bytes) = (length, good_bytes);
+                (self.is_unsynced, self.has_gap) = (false, false);
+            }
+            Err(error) => {
+                tracing::warn!(file = %path.display(), %error, "the journal of rules cannot be continued; the next change writes the whole state");
+            }
         }
         changes
     }
@@ -195,18 +204,61 @@ impl Disk {
     }
 }
 
-/// The version that a change makes live, if it is a publish.
-pub(super) fn published_version(body: &ChangeBody) -> Option<u64> {
-    match body {
-        ChangeBody::Publish { version, .. } => Some(*version),
-        _ => None,
-    }
+/// A state and the size of its file.
+fn read_state(path: &Path) -> io::Result<(SavedState, u64)> {
+    let file = File::open(path)?;
+    let bytes = file.metadata()?.len();
+    let state = SavedState::read(BufReader::new(file.take(BYTES_MAX)))?;
+    Ok((state, bytes))
 }
 
-fn read_state(path: &Path) -> io::Result<SavedState> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(BYTES_MAX).read_to_end(&mut bytes)?;
-    SavedState::decode(&bytes)
+/// Writes a state to a new file, synced, and returns its size.
+fn write_state(path: &Path, state: &SavedState) -> io::Result<u64> {
+    let mut writer = BufWriter::new(File::create(path)?);
+    state.write(&mut writer)?;
+    let file = writer.into_inner().map_err(io::IntoInnerError::into_error)?;
+    file.sync_all()?;
+    Ok(file.metadata()?.len())
+}
+
+/// The changes of a journal that extend a state, and the number of bytes up to the last line that does, or that the state has.
+fn read_journal(file: File, state: &SavedState) -> (Vec<Change>, u64) {
+    let mut reader = BufReader::new(file.take(BYTES_MAX));
+    let (mut revision, mut chain) = (state.head.revision, state.head.chain);
+    let (mut changes, mut length) = (Vec::new(), 0);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match (&mut reader).take(LINE_MAX).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => break,
+            Ok(_) => {}
+        }
+        let Some(change) = JournalLine::decode(&line) else {
+            break;
+        };
+        if change.revision > state.head.revision {
+            let is_next = change.revision == revision + 1
+                && chain::next_chain(&chain, change.revision, &change.body) == change.chain;
+            if !is_next {
+                break;
+            }
+            (revision, chain) = (change.revision, change.chain);
+            changes.push(change);
+        }
+        length += line.len() as u64;
+    }
+    (changes, length)
+}
+
+/// A journal that ends after this many bytes, to be continued, and true if something was cut.
+fn cut(path: &Path, length: u64) -> io::Result<(File, bool)> {
+    let journal = OpenOptions::new().append(true).open(path)?;
+    let is_cut = journal.metadata()?.len() > length;
+    if is_cut {
+        journal.set_len(length)?;
+        journal.sync_all()?;
+    }
+    Ok((journal, is_cut))
 }
 
 fn sync_folder(folder: &Path) -> io::Result<()> {
@@ -222,4 +274,5 @@ const JOURNAL: &str = "journal";
 const JOURNAL_MIN: u64 = 1 << 20;
 /// The most bytes that are read of one file.
 const BYTES_MAX: u64 = 2 << 30;
-
+/// The most bytes of one line: a set of 16 MiB, escaped.
+const LINE_MAX: u64 = 128 << 20;

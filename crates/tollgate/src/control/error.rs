@@ -1,9 +1,13 @@
 //! The reasons why a write, or a read of the database, is not done.
 
+mod problem;
+
+pub use problem::SetProblem;
+
 use super::database::{DatabaseError, StaleItem};
 use super::model::{Author, VersionMeta};
-use super::problem::SetProblem;
 use super::state::RejectedRow;
+use serde::Serialize;
 use std::fmt;
 
 /// The reason why a call of [`Control`](super::Control) is not done. Each has a code of the admin API.
@@ -44,6 +48,24 @@ pub enum ControlError {
     GitOnly,
     /// This instance cannot use the set (409 `prepare-rejected`).
     PrepareRejected(Vec<SetProblem>),
+    /// Other instances cannot use the set (409 `prepare-rejected`).
+    FleetRejected(Vec<InstanceProblems>),
+    /// Instances have not said in time that they can use the set (409 `prepare-incomplete`).
+    PrepareIncomplete {
+        /// The ids of those that are missing.
+        instances: Vec<String>,
+        /// The text for people.
+        text: String,
+    },
+}
+
+/// The reasons why an instance cannot use a set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct InstanceProblems {
+    /// The id of the instance.
+    pub instance: String,
+    /// The reasons.
+    pub problems: Vec<String>,
 }
 
 impl ControlError {
@@ -75,7 +97,8 @@ impl ControlError {
             Self::Drift { .. } => "drift",
             Self::FileLayer(_) => "file-layer",
             Self::GitOnly => "edits-git",
-            Self::PrepareRejected(_) => "prepare-rejected",
+            Self::PrepareRejected(_) | Self::FleetRejected(_) => "prepare-rejected",
+            Self::PrepareIncomplete { .. } => "prepare-incomplete",
         }
     }
 }
@@ -94,14 +117,28 @@ impl fmt::Display for ControlError {
             },
             Self::NotFound(what) => write!(f, "there is no {what}"),
             Self::Invalid(problems) => write!(f, "{} problems in the rules", problems.len()),
-            Self::Malformed(text) | Self::TooLarge(text) | Self::Drift { text, .. } => f.write_str(text),
+            Self::Malformed(text)
+            | Self::TooLarge(text)
+            | Self::Drift { text, .. }
+            | Self::PrepareIncomplete { text, .. } => f.write_str(text),
+            Self::FleetRejected(instances) => {
+                write!(f, "{} instances cannot use the rules", instances.len())?;
+                match instances.first() {
+                    Some(InstanceProblems { instance, problems }) => {
+                        write!(f, ": {instance}: {}", problems.first().map_or("", String::as_str))
+                    }
+                    None => Ok(()),
+                }
+            }
             Self::RowsInvalid(rows) => write!(
                 f,
                 "{} override rows do not fit the new rules; change them first, or publish with drop_rows",
                 rows.len()
             ),
             Self::FileLayer(location) => write!(f, "the rule is in a file of this instance, {location}; edit it there"),
-            Self::GitOnly => f.write_str("rules are changed by `tollgate rules push` only; an admin may break the glass"),
+            Self::GitOnly => {
+                f.write_str("rules are changed by `tollgate rules push` only; an admin may break the glass")
+            }
             Self::PrepareRejected(problems) => {
                 write!(f, "this instance cannot use the rules: {} problems", problems.len())
             }
@@ -118,6 +155,7 @@ impl From<DatabaseError> for ControlError {
             DatabaseError::Stale(item) => Self::Stale(item),
             DatabaseError::Missing(name) => Self::NotFound(name),
             DatabaseError::Exists(text) | DatabaseError::Invalid(text) => Self::Malformed(text),
+            DatabaseError::TooLarge(text) => Self::TooLarge(text),
             DatabaseError::Unavailable(detail) => Self::Unavailable(detail),
             error @ (DatabaseError::KeyReused
             | DatabaseError::Pruned { .. }

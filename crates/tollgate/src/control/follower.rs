@@ -1,115 +1,141 @@
-//! The follower: keeps the active rules at the state of the database. It reads on its own commits, on hints of the database, and at an
-//! interval; applies at most ten times a second; and never moves backwards.
+//! The follower: keeps the active rules at the newest state of the database and of the cache. It reads a source on its hints and at an
+//! interval, applies at most ten times a second, and never moves backwards.
+
+pub(super) mod expiry;
 
 use super::chain;
-use super::database::{Database, DatabaseError, InstanceReport};
-use super::layers::{ControlParts, Incoming};
-use super::model::{Change, DatabaseHead, SetFile, VersionMeta};
+use super::database::{Database, DatabaseError, DatabaseSnapshot, now_ms};
+use super::feed::head::{Judgement, Refusal, judge};
+use super::feed::reader::{CacheReader, FetchError};
+use super::layers::{ControlParts, Incoming, NextSet, Source, WholeState, live_set_after, published_set};
+use super::model::{Change, DatabaseHead, Digest};
 use super::state::{LiveState, RulesOrigin};
-use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
-use tokio::time::{sleep, sleep_until, timeout};
+use std::time::{Duration, Instant};
+use tokio::sync::broadcast::error::{RecvError, TryRecvError};
+use tokio::sync::{broadcast, watch};
+use tokio::time::sleep_until;
+use tollgate_limiter::store::redis::ConfigCache;
 
-/// The status that an instance reports to the database of a fleet.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct InstanceStatus {
-    /// The version of the program.
-    pub program: String,
-    /// The epoch.
-    pub epoch: u64,
-    /// The revision that is applied.
-    pub revision: u64,
-    /// The version in use.
-    pub version: u64,
-    /// The digest of all layers.
-    pub digest: String,
-    /// Rows that it cannot use.
-    pub rejected_rows: usize,
-}
-
-/// Follows the database without end.
+/// Follows the database and the cache without end.
 pub(super) async fn follow(parts: &Arc<ControlParts>) {
-    let Some(database) = parts.database.clone() else {
-        return std::future::pending().await;
-    };
-    let mut hints = database.listen();
+    let mut hints = parts.database.as_ref().map(Database::listen);
+    let mut messages = parts.cache.as_ref().map(ConfigCache::messages);
     let mut pace = Pace::default();
-    let mut next_poll = Instant::now() + jittered(parts.options.database_poll);
+    let (poll, database_poll) = (parts.options.poll, parts.options.database_poll);
+    let mut next_poll = Instant::now() + jittered(poll);
+    let mut next_database_poll = Instant::now() + jittered(database_poll);
     loop {
-        let is_poll = tokio::select! {
-            () = parts.wake.notified() => false,
-            changed = hints.changed() => {
-                if changed.is_err() {
-                    // The database is dropped with this process only; the interval stays.
-                    sleep(parts.options.database_poll).await;
-                }
-                false
-            }
-            () = sleep_until(next_poll.into()) => true,
+        let trigger = tokio::select! {
+            () = parts.wake.notified() => Trigger::Wake,
+            () = changed(&mut hints) => Trigger::DatabaseHint,
+            () = received(&mut messages) => Trigger::CacheMessage,
+            () = sleep_until(next_database_poll.into()) => Trigger::DatabasePoll,
+            () = sleep_until(next_poll.into()) => Trigger::CachePoll,
         };
-        if is_poll {
-            next_poll = Instant::now() + jittered(parts.options.database_poll);
-        }
-        if !parts.may_read() {
-            continue;
+        // Intervals begin anew when they are over, and not before: an outage adds no load.
+        match trigger {
+            Trigger::DatabasePoll => next_database_poll = Instant::now() + jittered(database_poll),
+            Trigger::CachePoll => next_poll = Instant::now() + jittered(poll),
+            Trigger::Wake | Trigger::DatabaseHint | Trigger::CacheMessage => {}
         }
         pace.wait().await;
-        let before = parts.live.load().revision();
-        catch_up(parts, &database).await;
-        let is_moved = parts.live.load().revision() != before;
+        let before = position(parts);
+        match trigger {
+            Trigger::DatabaseHint | Trigger::DatabasePoll => follow_database(parts).await,
+            Trigger::CacheMessage | Trigger::CachePoll => follow_cache(parts).await,
+            Trigger::Wake => match parts.may_read() {
+                true => follow_database(parts).await,
+                false => follow_cache(parts).await,
+            },
+        }
+        let is_moved = position(parts) != before;
         if is_moved {
             pace.record();
         }
-        if database.kind() == "postgres" && (is_poll || is_moved) {
-            report(parts, &database).await;
-        }
     }
 }
 
-/// Reads and applies everything new. Failures are recorded, and met again by the next call.
-pub(super) async fn catch_up(parts: &Arc<ControlParts>, database: &Database) {
-    let result = advance(parts, database).await;
-    let metrics = &parts.gate.metrics().control;
-    let mut health = parts.health();
-    match result {
-        Ok(()) => {
-            health.is_up = true;
-            health.behind_since = None;
-        }
-        Err(Halt::Database(error)) => {
-            if health.is_up || health.error.is_none() {
-                tracing::warn!(%error, "the control database cannot be read; keeping the rules");
-            }
-            health.is_up = !matches!(error, DatabaseError::Unavailable(_) | DatabaseError::Corrupt(_));
-            if health.rejected.is_none() {
-                health.error = Some(error.to_string());
-            }
-        }
-        Err(Halt::Forked(text)) => {
-            if !health.is_forked {
-                tracing::error!(reason = text, "control_forked: the database has another history; keeping the rules");
-            }
-            health.is_up = true;
-            health.is_forked = true;
-            health.error = Some(text);
-        }
-        Err(Halt::Failed(text)) => {
-            tracing::error!(error = text, "managed rules cannot be applied; keeping the previous rules");
-            health.error = Some(text);
-        }
-    }
-    metrics.database_up.set(health.is_up.into());
-    let lag = health.behind_since.map_or(0, |since| since.elapsed().as_secs());
-    metrics.lag_seconds.set(lag);
+/// The reason to read a source.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Trigger {
+    Wake,
+    DatabaseHint,
+    DatabasePoll,
+    CacheMessage,
+    CachePoll,
 }
 
-/// The reason why the newest state is not applied.
+/// Waits for a hint of the database; for ever if there is none.
+async fn changed(hints: &mut Option<watch::Receiver<u64>>) {
+    if let Some(receiver) = hints {
+        if receiver.changed().await.is_ok() {
+            return;
+        }
+        // The database is dropped with this process only.
+        *hints = None;
+    }
+    std::future::pending().await
+}
+
+/// Waits for a message of the cache that there is a new revision; for ever if there is no cache.
+async fn received(messages: &mut Option<broadcast::Receiver<String>>) {
+    while let Some(receiver) = messages {
+        match receiver.recv().await {
+            Ok(message) if message.starts_with("revision ") => {
+                // One read answers all that wait.
+                while let Ok(_) | Err(TryRecvError::Lagged(_)) = receiver.try_recv() {}
+                return;
+            }
+            Ok(_) => {}
+            Err(RecvError::Lagged(_)) => return,
+            Err(RecvError::Closed) => *messages = None,
+        }
+    }
+    std::future::pending().await
+}
+
+fn position(parts: &ControlParts) -> (u64, u64) {
+    let live = parts.live.load();
+    (live.epoch(), live.revision())
+}
+
+/// Reads the database and applies everything new. Failures are recorded, and met again by the next call.
+pub(super) async fn follow_database(parts: &Arc<ControlParts>) {
+    let Some(database) = parts.database.as_ref().filter(|_| parts.may_read()) else {
+        return;
+    };
+    let result = read_database(parts, database).await;
+    let is_up = !matches!(
+        result,
+        Err(Halt::Database(
+            DatabaseError::Unavailable(_) | DatabaseError::Corrupt(_)
+        ))
+    );
+    parts.health().is_up = is_up;
+    parts.gate.metrics().control.database_up.set(is_up.into());
+    record(parts, Source::Database, result);
+}
+
+/// Reads the cache and applies everything new. Failures are recorded, and met again by the next call.
+pub(super) async fn follow_cache(parts: &Arc<ControlParts>) {
+    let Some(reader) = parts.reader() else { return };
+    let result = read_cache(parts, &reader).await;
+    parts.health().is_cache_up = !matches!(result, Err(Halt::Fetch(FetchError::Cache(_))));
+    record(parts, Source::Cache, result);
+}
+
+/// The reason why the newest state of a source is not applied.
 enum Halt {
     Database(DatabaseError),
-    /// The database has another history than the one applied.
+    Fetch(FetchError),
+    /// The source has another history than the one applied.
     Forked(String),
+    /// The database is behind what is applied.
+    Regressed(String),
+    /// The database is not the one that is followed.
+    OtherDatabase(String),
     Failed(String),
 }
 
@@ -119,80 +145,149 @@ impl From<DatabaseError> for Halt {
     }
 }
 
-async fn advance(parts: &Arc<ControlParts>, database: &Database) -> Result<(), Halt> {
+impl From<FetchError> for Halt {
+    fn from(error: FetchError) -> Self {
+        match error {
+            FetchError::Forked(text) => Self::Forked(text),
+            error => Self::Fetch(error),
+        }
+    }
+}
+
+/// Records the result of a read. A reason is logged when it appears.
+fn record(parts: &ControlParts, source: Source, result: Result<(), Halt>) {
+    let mut health = parts.health();
+    let before = health.source_errors.get(source as usize).cloned().flatten();
+    let error = match result {
+        Ok(()) => {
+            health.behind_since = None;
+            if health.forked.as_ref().is_some_and(|(forked, _)| *forked == source) {
+                health.forked = None;
+            }
+            if source == Source::Database {
+                (health.regressed, health.other_database) = (None, None);
+            }
+            None
+        }
+        Err(Halt::Database(error)) => {
+            if before.is_none() {
+                tracing::warn!(%error, "the control database cannot be read; keeping the rules");
+            }
+            Some(error.to_string())
+        }
+        Err(Halt::Fetch(error)) => {
+            if before.is_none() {
+                tracing::warn!(%error, "the config cache cannot be used; keeping the rules");
+            }
+            Some(error.to_string())
+        }
+        Err(Halt::Forked(text)) => {
+            if health.forked.is_none() {
+                tracing::error!(
+                    reason = text,
+                    "control_forked: another history of this epoch; keeping the rules until one is adopted"
+                );
+            }
+            health.forked = Some((source, text.clone()));
+            Some(text)
+        }
+        Err(Halt::Regressed(text)) => {
+            if health.regressed.is_none() {
+                tracing::error!(
+                    reason = text,
+                    "control_regressed: the database is behind; run `tollgate control adopt`"
+                );
+            }
+            health.regressed = Some(text.clone());
+            Some(text)
+        }
+        Err(Halt::OtherDatabase(text)) => {
+            if health.other_database.is_none() {
+                tracing::warn!(reason = text, "the database of this instance is not the one in use");
+            }
+            health.other_database = Some(text.clone());
+            Some(text)
+        }
+        Err(Halt::Failed(text)) => {
+            if before.as_ref() != Some(&text) {
+                tracing::error!(
+                    error = text,
+                    "managed rules cannot be applied; keeping the previous rules"
+                );
+            }
+            Some(text)
+        }
+    };
+    if let Some(slot) = health.source_errors.get_mut(source as usize) {
+        *slot = error;
+    }
+    let lag = health.behind_since.map_or(0, |since| since.elapsed().as_secs());
+    parts.gate.metrics().control.lag_seconds.set(lag);
+}
+
+async fn read_database(parts: &Arc<ControlParts>, database: &Database) -> Result<(), Halt> {
     let newest = database.head().await?;
     let live = parts.live.load_full();
-    let (head, applied) = match (newest, &live.head) {
-        (None, None) => return Ok(()),
-        (None, Some(_)) => return Err(Halt::Forked("the database is empty, and rules of it are in use".into())),
-        (Some(head), None) => {
-            note_behind(parts);
-            return load_snapshot(parts, database, head.revision).await;
-        }
-        (Some(head), Some(applied)) => (head, applied.clone()),
+    let Some(head) = newest else {
+        // A file that was never written, beside a cache that is followed, is no database.
+        let was_written = parts.cache.is_none() || database.kind() == "postgres";
+        return match live.head.is_some() && was_written {
+            true => Err(Halt::Regressed(
+                "the database is empty, and rules of it are in use; restore a backup, or go on from an empty one with \
+                 `tollgate control adopt`"
+                    .to_owned(),
+            )),
+            false => Ok(()),
+        };
     };
-    match compare(&head, &applied) {
-        Position::Equal => confirm(parts, database, &live, &head).await,
-        Position::Behind(text) => Err(Halt::Forked(text)),
-        Position::NewEpoch => {
-            note_behind(parts);
-            load_snapshot(parts, database, 0).await
+    parts.health().database_id = Some(head.database_id.clone());
+    match judge(live.head.as_ref(), &head) {
+        Judgement::Equal => {
+            let set = pending_database_set(parts, database, (head.live_version, live.head_set)).await?;
+            confirm(parts, &live, set, RulesOrigin::Database).await
         }
-        Position::Ahead => {
+        Judgement::Extend => {
             note_behind(parts);
-            apply_changes(parts, database, &head, applied).await
+            match &live.head {
+                Some(applied) => apply_changes(parts, database, &head, applied.clone()).await,
+                None => load_snapshot(parts, database, &head).await,
+            }
+        }
+        Judgement::Replace => {
+            note_behind(parts);
+            load_snapshot(parts, database, &head).await
+        }
+        Judgement::Forked(text) => Err(Halt::Forked(text)),
+        Judgement::Ignore(reason) => {
+            let (epoch, revision) = (live.epoch(), live.revision());
+            let text = format!(
+                "the database is at epoch {} revision {}, and epoch {epoch} revision {revision} is applied",
+                head.epoch, head.revision
+            );
+            let is_same = live
+                .head
+                .as_ref()
+                .is_some_and(|applied| applied.database_id == head.database_id);
+            Err(match reason == Refusal::Lower && is_same {
+                true => Halt::Regressed(text),
+                false => Halt::OtherDatabase(text),
+            })
         }
     }
 }
 
-/// The position of the database's head relative to the applied one.
-#[derive(Debug, PartialEq, Eq)]
-enum Position {
-    Equal,
-    Ahead,
-    NewEpoch,
-    /// The database is behind, or has another history.
-    Behind(String),
-}
-
-fn compare(head: &DatabaseHead, applied: &DatabaseHead) -> Position {
-    if head.epoch > applied.epoch {
-        return Position::NewEpoch;
-    }
-    if head.epoch < applied.epoch {
-        return Position::Behind(format!("epoch {} is below the applied {}", head.epoch, applied.epoch));
-    }
-    if head.database_id != applied.database_id {
-        return Position::Behind("it is another database of the same epoch".to_owned());
-    }
-    if head.revision < applied.revision {
-        let (found, expected) = (head.revision, applied.revision);
-        return Position::Behind(format!("revision {found} is below the applied {expected}"));
-    }
-    match (head.revision == applied.revision, head.chain == applied.chain) {
-        (false, _) => Position::Ahead,
-        (true, true) => Position::Equal,
-        (true, false) => Position::Behind(format!("revision {} has another chain", head.revision)),
-    }
-}
-
-/// Marks the applied state as that of the database, and tries a rejected set again if the file layer has changed.
+/// Marks a state of the disk as that of a source, and tries a rejected set again if the file layer has changed.
 async fn confirm(
     parts: &Arc<ControlParts>,
-    database: &Database,
     live: &LiveState,
-    head: &DatabaseHead,
+    set: Option<NextSet>,
+    origin: RulesOrigin,
 ) -> Result<(), Halt> {
-    parts.health().is_forked = false;
-    let set = pending_set(parts, database, head.live_version).await?;
-    if set.is_none() && live.source == RulesOrigin::Database {
+    if set.is_none() && live.source != RulesOrigin::Disk {
         return Ok(());
     }
     let changes = Vec::new();
-    parts
-        .apply(Incoming::Changes { changes, set })
-        .await
-        .map_err(Halt::Failed)
+    apply(parts, Incoming::Changes { changes, set, origin }).await
 }
 
 async fn apply_changes(
@@ -203,7 +298,7 @@ async fn apply_changes(
 ) -> Result<(), Halt> {
     while applied.revision < head.revision {
         let changes = match database.changes_since(applied.revision, CHANGES_MAX).await {
-            Err(DatabaseError::Pruned { .. }) => return load_snapshot(parts, database, head.revision).await,
+            Err(DatabaseError::Pruned { .. }) => return load_snapshot(parts, database, head).await,
             changes => changes?,
         };
         let Some(last) = changes.last() else {
@@ -211,38 +306,47 @@ async fn apply_changes(
         };
         verify(&applied, &changes)?;
         (applied.revision, applied.chain) = (last.revision, last.chain);
-        let published = changes.iter().rev().find_map(|change| super::disk::published_version(&change.body));
-        if let Some(version) = published {
-            applied.live_version = version;
-        }
-        let set = pending_set(parts, database, applied.live_version).await?;
-        parts
-            .apply(Incoming::Changes { changes, set })
-            .await
-            .map_err(Halt::Failed)?;
+        let published = changes.iter().rev().find_map(|change| published_set(&change.body));
+        let live = parts.live.load().head_set;
+        let wanted = published.unwrap_or((applied.live_version, live));
+        applied.live_version = wanted.0;
+        let set = pending_database_set(parts, database, wanted).await?;
+        let origin = RulesOrigin::Database;
+        apply(parts, Incoming::Changes { changes, set, origin }).await?;
     }
-    parts.health().is_forked = false;
     Ok(())
 }
 
-/// The set of a version, if it is not in use and was not rejected with the present file layer.
-async fn pending_set(
-    parts: &Arc<ControlParts>,
-    database: &Database,
-    version: u64,
-) -> Result<Option<(VersionMeta, Vec<SetFile>)>, Halt> {
-    if version == 0 || parts.live.load().version == version {
-        return Ok(None);
+/// True if a set is not in use and was not rejected with the present file layer.
+async fn is_pending(parts: &Arc<ControlParts>, (version, digest): (u64, Digest)) -> bool {
+    let live = parts.live.load_full();
+    if version == 0 || live.version == version && live.set_digest == digest {
+        return false;
     }
     let generation = parts.loader.lock().await.generation();
-    if parts.health().rejected == Some((version, generation)) {
+    parts.health().rejected != Some((digest, generation))
+}
+
+/// The set of a version in the database, if it is pending.
+async fn pending_database_set(
+    parts: &Arc<ControlParts>,
+    database: &Database,
+    wanted: (u64, Digest),
+) -> Result<Option<NextSet>, Halt> {
+    if !is_pending(parts, wanted).await {
         return Ok(None);
     }
+    let version = wanted.0;
     let Some(meta) = database.version(version).await? else {
-        return Err(Halt::Failed(format!("version {version} is live, and not in the database")));
+        return Err(Halt::Failed(format!(
+            "version {version} is live, and not in the database"
+        )));
     };
-    let files = database.version_files(version).await?;
-    Ok(Some((meta, files)))
+    // The digest of a state from the disk may not be known.
+    if !is_pending(parts, (version, meta.digest)).await {
+        return Ok(None);
+    }
+    Ok(Some((version, meta.digest, database.version_files(version).await?)))
 }
 
 /// Verifies that changes follow the applied state without a gap.
@@ -251,72 +355,111 @@ fn verify(applied: &DatabaseHead, changes: &[Change]) -> Result<(), Halt> {
     for change in changes {
         let expected = chain::next_chain(&chain, change.revision, &change.body);
         if change.revision != revision + 1 || change.chain != expected {
-            return Err(Halt::Forked(format!("revision {} does not extend the applied chain", change.revision)));
+            return Err(Halt::Forked(format!(
+                "revision {} does not extend the applied chain",
+                change.revision
+            )));
         }
         (revision, chain) = (change.revision, change.chain);
     }
     Ok(())
 }
 
-async fn load_snapshot(parts: &Arc<ControlParts>, database: &Database, at_least: u64) -> Result<(), Halt> {
+async fn load_snapshot(parts: &Arc<ControlParts>, database: &Database, head: &DatabaseHead) -> Result<(), Halt> {
     let snapshot = database.snapshot().await?;
-    let Some(snapshot) = snapshot.filter(|snapshot| snapshot.head.revision >= at_least) else {
+    let is_current =
+        |snapshot: &DatabaseSnapshot| (snapshot.head.epoch, snapshot.head.revision) >= (head.epoch, head.revision);
+    let Some(snapshot) = snapshot.filter(is_current) else {
         return Err(Halt::Failed("the database went back while it was read".to_owned()));
     };
-    parts
-        .apply(Incoming::Snapshot(Box::new(snapshot)))
-        .await
-        .map_err(Halt::Failed)?;
-    parts.health().is_forked = false;
-    Ok(())
+    let whole = WholeState::from_database(snapshot);
+    apply(parts, Incoming::Whole(Box::new(whole))).await
+}
+
+async fn read_cache(parts: &Arc<ControlParts>, reader: &CacheReader) -> Result<(), Halt> {
+    let read = reader.head().await?;
+    parts.health().is_cache_empty = read.head.is_none() && !read.is_claimed;
+    let Some(cached) = read.head else { return Ok(()) };
+    let live = parts.live.load_full();
+    let judgement = cached.judge(live.head.as_ref(), now_ms(), parts.options.cache_ttl);
+    let is_valid = !matches!(judgement, Judgement::Ignore(Refusal::Future | Refusal::Old));
+    if is_valid {
+        let mut health = parts.health();
+        let is_higher = health
+            .seen
+            .as_ref()
+            .is_none_or(|seen| (seen.head.epoch, seen.head.revision) <= (cached.head.epoch, cached.head.revision));
+        if is_higher {
+            health.seen = Some(cached.clone());
+        }
+    }
+    let applied = match judgement {
+        Judgement::Equal => {
+            let wanted = (cached.head.live_version, cached.set);
+            let set = pending_cache_set(parts, reader, wanted).await?;
+            return confirm(parts, &live, set, RulesOrigin::Cache).await;
+        }
+        Judgement::Extend => live.head.as_ref(),
+        Judgement::Replace => None,
+        Judgement::Forked(text) => return Err(Halt::Forked(text)),
+        Judgement::Ignore(Refusal::Future) => {
+            return Err(Halt::Failed(
+                "the head of the config cache is of the future; set the clocks".to_owned(),
+            ));
+        }
+        Judgement::Ignore(Refusal::Old) => {
+            return Err(Halt::Failed(
+                "the head of the config cache is too old; is the control service away?".to_owned(),
+            ));
+        }
+        // A replay, or a control service that is about to catch up.
+        Judgement::Ignore(Refusal::Lower | Refusal::OtherDatabase) => return Ok(()),
+    };
+    note_behind(parts);
+    let fetched = reader.fetch(&cached.head, applied).await?;
+    let wanted = live_set_after(&live, &fetched);
+    if fetched.needs_newer.is_none() && wanted != (cached.head.live_version, cached.set) && cached.head.live_version > 0
+    {
+        let text = "the head of the config cache names another set than its log";
+        return Err(Halt::Failed(text.to_owned()));
+    }
+    let set = pending_cache_set(parts, reader, wanted).await?;
+    let needs_newer = fetched.needs_newer;
+    let incoming = match fetched.snapshot {
+        Some(snapshot) => Incoming::Whole(Box::new(WholeState::from_cache(snapshot, fetched.changes, set))),
+        None => Incoming::Changes {
+            changes: fetched.changes,
+            set,
+            origin: RulesOrigin::Cache,
+        },
+    };
+    apply(parts, incoming).await?;
+    match needs_newer {
+        None => Ok(()),
+        Some(revision) => Err(Halt::Failed(format!(
+            "revision {revision} needs a newer version of tollgate"
+        ))),
+    }
+}
+
+/// The set of a digest in the cache, if it is pending.
+async fn pending_cache_set(
+    parts: &Arc<ControlParts>,
+    reader: &CacheReader,
+    wanted: (u64, Digest),
+) -> Result<Option<NextSet>, Halt> {
+    match is_pending(parts, wanted).await {
+        false => Ok(None),
+        true => Ok(Some((wanted.0, wanted.1, reader.set(&wanted.1).await?))),
+    }
+}
+
+async fn apply(parts: &Arc<ControlParts>, incoming: Incoming) -> Result<(), Halt> {
+    parts.apply(incoming).await.map_err(Halt::Failed)
 }
 
 fn note_behind(parts: &ControlParts) {
     parts.health().behind_since.get_or_insert_with(Instant::now);
-}
-
-/// Reports this instance, and compares it with the others.
-async fn report(parts: &Arc<ControlParts>, database: &Database) {
-    let live = parts.live.load_full();
-    let status = InstanceStatus {
-        program: env!("CARGO_PKG_VERSION").to_owned(),
-        epoch: live.epoch(),
-        revision: live.revision(),
-        version: live.version,
-        digest: live.digest.to_string(),
-        rejected_rows: parts.tables.counts().2,
-    };
-    let Ok(text) = serde_json::to_string(&status) else { return };
-    let report = InstanceReport {
-        id: parts.instance.clone(),
-        status: text,
-        seen_at: unix_ms(),
-    };
-    // An unavailable database shows at the next read.
-    let _ = timeout(REPORT_TIMEOUT, database.report_instance(&report)).await;
-    let seen_since = unix_ms().saturating_sub(report_age(parts.options.database_poll));
-    if let Ok(reports) = database.instances(seen_since).await {
-        let differs = statuses(&reports).any(|other| other.digest != status.digest);
-        parts.gate.metrics().control.differ.set(differs.into());
-    }
-}
-
-/// The readable statuses of reports.
-pub(super) fn statuses(reports: &[InstanceReport]) -> impl Iterator<Item = InstanceStatus> {
-    reports
-        .iter()
-        .filter_map(|report| serde_json::from_str(&report.status).ok())
-}
-
-/// The age in milliseconds up to which a report counts as that of a live instance.
-pub(super) fn report_age(poll: Duration) -> u64 {
-    u64::try_from(poll.as_millis()).unwrap_or(u64::MAX).saturating_mul(3)
-}
-
-/// Unix time in milliseconds.
-pub(super) fn unix_ms() -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// An interval, by at most a fifth shorter or longer, so that a fleet does not read at once.
@@ -348,4 +491,6 @@ impl Pace {
 const APPLICATIONS_MAX: usize = 10;
 const APPLICATIONS_PERIOD: Duration = Duration::from_secs(1);
 const CHANGES_MAX: usize = 5_000;
-const REPORT_TIMEOUT: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests;

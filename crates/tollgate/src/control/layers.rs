@@ -2,28 +2,38 @@
 //! written to disk, installed in the gate, reported.
 
 use super::database::{Database, DatabaseSnapshot};
-use super::disk::{Disk, FoundState, SavedState, published_version};
-use super::model::{Change, DatabaseHead, Digest, SetFile, VersionMeta};
+use super::disk::{Disk, FoundState, SavedState};
+use super::feed::head::{CacheHead, Judgement, judge};
+use super::feed::reader::{CacheReader, Fetched};
+use super::feed::snapshot::RowSnapshot;
+use super::feed::{RecentChanges, Signer};
+use super::fleet::Fleet;
+use super::model::{Change, ChangeBody, DatabaseHead, Digest, OverrideRow, SetFile, SubjectAttribute};
 use super::state::{LiveState, RuleLayer, RulesOrigin};
 use super::tables::{RowTables, TableEdits};
-use super::{ControlError, ControlOptions, ControlResult, chain};
-use crate::data_dir::LockError;
+use super::{ControlOptions, chain};
 use crate::reload::{error_lines, one_line};
 use crate::rule_source::{ConfigLoader, MANAGED_PREFIX, RowLayer, SharedLoader};
 use crate::server::gate::Gate;
 use crate::server::telemetry::LiveSummary;
 use arc_swap::ArcSwap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 use tollgate_limiter::core::problem::Problem;
 use tollgate_limiter::core::rules::{Rule, RuleSet};
+use tollgate_limiter::store::redis::ConfigCache;
 
 /// The parts of a control plane.
 #[derive(Debug)]
 pub(super) struct ControlParts {
     pub(super) options: ControlOptions,
     pub(super) database: Option<Database>,
+    /// None: no shared store.
+    pub(super) cache: Option<ConfigCache>,
+    /// Of the cache's values.
+    pub(super) signer: Signer,
     pub(super) gate: Arc<Gate>,
     pub(super) loader: SharedLoader,
     pub(super) tables: Arc<RowTables>,
@@ -36,7 +46,10 @@ pub(super) struct ControlParts {
     pub(super) disk: Mutex<Disk>,
     /// A set that was compiled for a publish, until it is applied.
     pub(super) prepared: Mutex<Option<PreparedSet>>,
+    /// The last changes, for the log of the cache.
+    pub(super) recent: Mutex<RecentChanges>,
     pub(super) health: Mutex<FollowerHealth>,
+    pub(super) fleet: Fleet,
     /// The id of this instance.
     pub(super) instance: String,
 }
@@ -50,21 +63,52 @@ pub(super) struct PreparedSet {
     pub(super) rules: RuleSet,
 }
 
-/// The follower's view of the database.
+/// The follower's view of its sources.
 #[derive(Debug, Default)]
 pub(super) struct FollowerHealth {
-    /// The reason why the newest state is not applied.
+    /// The reason why a state that was read is not in use.
     pub(super) error: Option<String>,
-    /// True while the database has another history than the one applied.
-    pub(super) is_forked: bool,
-    /// False while the last call failed.
+    /// The reason why the database has nothing to apply, and that of the cache.
+    pub(super) source_errors: [Option<String>; 2],
+    /// The source that has another history than the one applied, and what shows it.
+    pub(super) forked: Option<(Source, String)>,
+    /// The database is behind what was applied, or seen in the cache: the reason.
+    pub(super) regressed: Option<String>,
+    /// The database of this instance is not the one it follows: the reason.
+    pub(super) other_database: Option<String>,
+    /// False while the last call of the database failed.
     pub(super) is_up: bool,
+    /// The id of the database, once it was read.
+    pub(super) database_id: Option<String>,
+    /// False while the last call of the cache failed.
+    pub(super) is_cache_up: bool,
+    /// The cache has answered that there is neither a head nor a claim.
+    pub(super) is_cache_empty: bool,
+    /// The highest valid head of the cache.
+    pub(super) seen: Option<CacheHead>,
+    /// The highest epoch and revision that live instances of the same database report.
+    pub(super) reported: (u64, u64),
     /// The time since which there is a newer head.
     pub(super) behind_since: Option<Instant>,
-    /// The version that was rejected, and the generation of the file layer it was compiled with.
-    pub(super) rejected: Option<(u64, u64)>,
+    /// The digest of the set that was rejected, and the generation of the file layer it was compiled with.
+    pub(super) rejected: Option<(Digest, u64)>,
     /// The warning about the disk was logged.
     pub(super) disk_failed: bool,
+}
+
+impl FollowerHealth {
+    /// The reason why the newest state is not applied; none: it is.
+    pub(super) fn first_error(&self) -> Option<String> {
+        let errors = self.error.iter().chain(self.source_errors.iter().flatten());
+        errors.cloned().next()
+    }
+}
+
+/// A source of managed state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    Database,
+    Cache,
 }
 
 /// New managed state.
@@ -72,16 +116,29 @@ pub(super) enum Incoming {
     /// Changes that extend the applied state, with the files of a version that is live now.
     Changes {
         changes: Vec<Change>,
-        set: Option<(VersionMeta, Vec<SetFile>)>,
+        set: Option<NextSet>,
+        origin: RulesOrigin,
     },
-    /// A whole state of the database.
-    Snapshot(Box<DatabaseSnapshot>),
-    /// A whole state of the disk.
-    Disk(Box<FoundState>),
+    /// A whole state, which replaces everything.
+    Whole(Box<WholeState>),
+}
+
+/// A whole state: everything at a position, and changes after it.
+pub(super) struct WholeState {
+    pub(super) head: DatabaseHead,
+    /// The digest of the live version's files at that position, if it is known.
+    pub(super) head_set: Digest,
+    pub(super) set_revision: u64,
+    pub(super) rows: Vec<OverrideRow>,
+    pub(super) attributes: Vec<SubjectAttribute>,
+    pub(super) changes: Vec<Change>,
+    /// The set that is live after the changes; none: nothing was published, or it stays the one in use.
+    pub(super) set: Option<NextSet>,
+    pub(super) origin: RulesOrigin,
 }
 
 /// A set that is tried: its version, its digest and its files.
-type NextSet = (u64, Digest, Vec<SetFile>);
+pub(super) type NextSet = (u64, Digest, Vec<SetFile>);
 
 impl ControlParts {
     /// The disk.
@@ -99,6 +156,23 @@ impl ControlParts {
         self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The last changes.
+    pub(super) fn recent(&self) -> MutexGuard<'_, RecentChanges> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True if nothing is known that speaks against writing the database: no other history, no lack, no other database.
+    pub(super) fn is_database_current(&self) -> bool {
+        let health = self.health();
+        health.forked.is_none() && health.regressed.is_none() && health.other_database.is_none()
+    }
+
+    /// A reader of the cache.
+    pub(super) fn reader(&self) -> Option<CacheReader> {
+        let cache = self.cache.clone()?;
+        Some(CacheReader::with_signer(cache, self.signer.clone()))
+    }
+
     /// True if the database is this process's to read: a file that exists belongs to it, or it is a server.
     pub(super) fn may_read(&self) -> bool {
         match &self.database {
@@ -107,76 +181,55 @@ impl ControlParts {
         }
     }
 
-    /// The database, locked for this process if it is a file.
-    ///
-    /// # Errors
-    /// No database, or another process has it.
-    pub(super) async fn writable(self: &Arc<Self>) -> ControlResult<&Database> {
-        let database = self.database.as_ref().ok_or(ControlError::NoDatabase)?;
-        if self.health().is_forked {
-            let text = "another history of it is applied here; nothing is written until it is adopted";
-            return Err(ControlError::Regressed(text.to_owned()));
-        }
-        if database.kind() == "sqlite" && !self.disk().is_acquired() {
-            let parts = Arc::clone(self);
-            let acquired = tokio::task::spawn_blocking(move || parts.disk().acquire()).await;
-            match acquired {
-                Ok(Ok(())) => {}
-                Ok(Err(error @ LockError::InUse(..))) => return Err(ControlError::OtherDatabase(error.to_string())),
-                Ok(Err(error @ LockError::Io(..))) => return Err(ControlError::Unavailable(error.to_string())),
-                Err(error) => return Err(ControlError::Unavailable(error.to_string())),
-            }
-        }
-        Ok(database)
-    }
-
-    /// Applies new state on a blocking thread. A panic ends this attempt only.
+    /// Applies new state on a blocking thread. State that does not lead forward from what is applied by then is dropped. A panic ends this
+    /// attempt only.
     pub(super) async fn apply(self: &Arc<Self>, incoming: Incoming) -> Result<(), String> {
         let mut loader = Arc::clone(&self.loader).lock_owned().await;
         let parts = Arc::clone(self);
         let task = tokio::task::spawn_blocking(move || match incoming {
-            Incoming::Changes { changes, set } => {
-                let set = set.map(|(meta, files)| (meta.number, meta.digest, files));
-                parts.apply_changes(&mut loader, &changes, set);
-            }
-            Incoming::Snapshot(snapshot) => parts.apply_snapshot(&mut loader, *snapshot),
-            Incoming::Disk(found) => parts.apply_found(&mut loader, *found),
+            Incoming::Changes { changes, set, origin } => parts.apply_changes(&mut loader, &changes, set, origin),
+            Incoming::Whole(state) => parts.apply_whole(&mut loader, *state),
         });
-        task.await.map_err(|error| format!("the rules cannot be applied: {error}"))
+        task.await
+            .map_err(|error| format!("the rules cannot be applied: {error}"))
     }
 
-    fn apply_changes(&self, loader: &mut ConfigLoader, changes: &[Change], set: Option<NextSet>) {
-        let compiled = set.and_then(|set| self.compile(loader, set));
+    fn apply_changes(&self, loader: &mut ConfigLoader, changes: &[Change], set: Option<NextSet>, origin: RulesOrigin) {
         let mut live = LiveState::clone(&self.live.load());
+        if !extends(live.head.as_ref(), changes) {
+            return;
+        }
+        let compiled = set.and_then(|set| self.compile(loader, set));
         advance(&mut live, changes);
         let edits = self.tables.apply(changes);
-        live.source = RulesOrigin::Database;
+        if !changes.is_empty() || live.source == RulesOrigin::Disk {
+            live.source = origin;
+        }
+        if self.database.is_some() && self.cache.is_some() {
+            self.recent().extend(changes);
+        }
         self.finish(loader, live, compiled, Some((changes, edits)));
     }
 
-    fn apply_snapshot(&self, loader: &mut ConfigLoader, snapshot: DatabaseSnapshot) {
+    fn apply_whole(&self, loader: &mut ConfigLoader, state: WholeState) {
         let mut live = LiveState::clone(&self.live.load());
-        let set = snapshot.version.map(|meta| (meta.number, meta.digest, snapshot.files));
-        let compiled = set.and_then(|set| self.compile(loader, set));
-        self.tables.replace(snapshot.rows, snapshot.attributes);
-        live.head = Some(snapshot.head);
-        live.set_revision = snapshot.set_revision;
-        live.source = RulesOrigin::Database;
-        self.finish(loader, live, compiled, None);
-    }
-
-    fn apply_found(&self, loader: &mut ConfigLoader, found: FoundState) {
-        let mut live = LiveState::clone(&self.live.load());
-        let state = found.state;
-        let digest = chain::set_digest(&state.files);
-        let set = (state.version > 0).then_some((state.version, digest, state.files));
-        let compiled = set.and_then(|set| self.compile(loader, set));
-        self.tables.replace(state.rows, state.attributes);
+        let before = live.head.clone();
         live.head = Some(state.head);
+        live.head_set = state.head_set;
         live.set_revision = state.set_revision;
-        live.source = RulesOrigin::Disk;
-        advance(&mut live, &found.changes);
-        self.tables.apply(&found.changes);
+        live.source = state.origin;
+        advance(&mut live, &state.changes);
+        let is_forward = live
+            .head
+            .as_ref()
+            .is_some_and(|head| matches!(judge(before.as_ref(), head), Judgement::Extend | Judgement::Replace));
+        if !is_forward {
+            return;
+        }
+        let compiled = state.set.and_then(|set| self.compile(loader, set));
+        self.tables.replace(state.rows, state.attributes);
+        self.tables.apply(&state.changes);
+        self.recent().replace(&state.changes);
         self.finish(loader, live, compiled, None);
     }
 
@@ -185,37 +238,64 @@ impl ControlParts {
         let generation = loader.generation();
         let is_same = |prepared: &PreparedSet| prepared.digest == set.1 && prepared.generation == generation;
         if chain::set_digest(&set.2) != set.1 {
-            self.reject(set.0, generation, &["its files have another digest".to_owned()]);
+            self.reject(&set, generation, &["its files have another digest".to_owned()]);
             return None;
         }
         if let Some(prepared) = self.prepared().take().filter(is_same) {
             return Some((set, prepared.rules));
         }
-        match loader.compile_managed(Some(set.2.clone().into())) {
-            Ok(snapshot) => {
+        let compiled = catch_unwind(AssertUnwindSafe(|| loader.compile_managed(Some(set.2.clone().into()))));
+        match compiled {
+            Ok(Ok(snapshot)) => {
                 for warning in &snapshot.warnings {
                     tracing::debug!("{}", one_line(warning));
                 }
                 Some((set, snapshot.rules))
             }
-            Err(problems) => {
-                self.reject(set.0, generation, &error_lines(&problems));
+            Ok(Err(problems)) => {
+                self.reject(&set, generation, &error_lines(&problems));
+                None
+            }
+            Err(_) => {
+                self.reject(&set, generation, &["the compiler panicked; report this".to_owned()]);
                 None
             }
         }
     }
 
-    fn reject(&self, version: u64, generation: u64, errors: &[String]) {
+    fn reject(&self, set: &NextSet, generation: u64, errors: &[String]) {
+        let version = set.0;
         for error in errors {
             tracing::error!("{error}");
         }
-        tracing::error!(version, "the published rules cannot be used here; keeping the previous rules");
+        tracing::error!(
+            version,
+            "the published rules cannot be used here; keeping the previous rules"
+        );
         let text = format!("version {version} cannot be used: {}", errors.join("; "));
-        self.gate.record_reload_failure(&text);
+        self.gate.record_managed_failure(&text);
         self.gate.metrics().control.rejected_sets.add(1);
         let mut health = self.health();
-        health.rejected = Some((version, generation));
+        health.rejected = Some((set.1, generation));
         health.error = Some(text);
+    }
+
+    /// Adds the rows to a compiled set and tries it on the last attempts. A set that panics is rejected.
+    fn probe(&self, loader: &ConfigLoader, compiled: (NextSet, RuleSet)) -> Option<(NextSet, RuleSet)> {
+        let (set, rules) = compiled;
+        let probed = catch_unwind(AssertUnwindSafe(|| {
+            let amended = self.amend_all(&rules);
+            self.gate.recent_attempts().plan_all(&amended);
+            amended
+        }));
+        match probed {
+            Ok(amended) => Some((set, amended)),
+            Err(_) => {
+                let error = "planning one of the last attempts panicked; report this".to_owned();
+                self.reject(&set, loader.generation(), &[error]);
+                None
+            }
+        }
     }
 
     /// Writes to disk, installs, reports.
@@ -226,6 +306,7 @@ impl ControlParts {
         compiled: Option<(NextSet, RuleSet)>,
         changed: Option<(&[Change], TableEdits)>,
     ) {
+        let compiled = compiled.and_then(|compiled| self.probe(loader, compiled));
         let rules = compiled.map(|((version, digest, files), rules)| {
             live.version = version;
             live.set_digest = digest;
@@ -239,12 +320,7 @@ impl ControlParts {
         match (rules, changed) {
             (None, Some((changes, edits))) => {
                 self.journal(&live, changes);
-                let problems = self.gate.amend_rules(&edits.rows, &edits.attributes);
-                for problem in &problems {
-                    tracing::error!(text = problem.text, "override row rejected; the other rows are in use");
-                }
-                self.gate.metrics().control.rejected_row_count.add(problems.len() as u64);
-                self.tables.record_problems(&edits.rows, &problems);
+                self.amend(&edits);
             }
             (rules, _) => {
                 if is_confirmed {
@@ -252,18 +328,36 @@ impl ControlParts {
                 }
                 let rules = match rules {
                     Some(rules) => Ok(rules),
-                    None => loader.compile_managed(live.managed()).map(|snapshot| snapshot.rules),
+                    None => loader
+                        .compile_managed(live.managed())
+                        .map(|snapshot| self.amend_all(&snapshot.rules)),
                 };
                 match rules {
-                    Ok(rules) => self.gate.install_rules(self.amend_all(&rules)),
+                    Ok(rules) => self.gate.install_managed_rules(rules),
                     Err(problems) => self.report_file_layer(&problems),
                 }
             }
         }
         if self.health().rejected.is_none() {
             self.health().error = None;
+            self.gate.clear_managed_failure();
         }
         self.set_live(live, loader.file_digest());
+    }
+
+    /// Applies edits to the active rules. Those that cannot be applied are recorded.
+    fn amend(&self, edits: &TableEdits) {
+        let problems = self.gate.amend_rules(&edits.rows, &edits.attributes);
+        for problem in &problems.rows {
+            tracing::error!(text = problem.text, "override row rejected; the other rows are in use");
+        }
+        for problem in &problems.attributes {
+            tracing::error!(text = problem.text, "subject attribute rejected; the others are in use");
+        }
+        let metrics = &self.gate.metrics().control;
+        metrics.rejected_row_count.add(problems.rows.len() as u64);
+        metrics.rejected_attributes.add(problems.attributes.len() as u64);
+        self.tables.record_problems(&edits.rows, &problems.rows);
     }
 
     fn report_file_layer(&self, problems: &[Problem]) {
@@ -275,7 +369,17 @@ impl ControlParts {
     /// A set with all rows and attributes. Rows that it cannot use are recorded.
     fn amend_all(&self, rules: &RuleSet) -> RuleSet {
         let (amended, edits, problems) = self.tables.amended(rules);
-        self.gate.metrics().control.rejected_row_count.add(problems.len() as u64);
+        let metrics = &self.gate.metrics().control;
+        metrics.rejected_row_count.add(problems.len() as u64);
+        let (_, attributes, _) = self.tables.counts();
+        let rejected_attributes = attributes.saturating_sub(amended.attribute_count());
+        if rejected_attributes > 0 {
+            tracing::error!(
+                count = rejected_attributes,
+                "subject attributes rejected; the others are in use"
+            );
+            metrics.rejected_attributes.add(rejected_attributes as u64);
+        }
         self.tables.record_problems(&edits, &problems);
         amended
     }
@@ -311,7 +415,7 @@ impl ControlParts {
     }
 
     /// Writes the whole state to disk. A failure is logged once: decisions do not need it.
-    fn save(&self, live: &LiveState) {
+    pub(super) fn save(&self, live: &LiveState) {
         let Some(head) = live.head.clone() else { return };
         let (rows, attributes) = self.tables.all();
         let state = SavedState {
@@ -338,13 +442,18 @@ impl ControlParts {
     pub(super) async fn wait_applied(&self, revision: u64, timeout: Duration) -> bool {
         let mut applied = self.applied.subscribe();
         let reached = applied.wait_for(|(_, current)| *current >= revision);
-        tokio::time::timeout(timeout, reached).await.is_ok_and(|reached| reached.is_ok())
+        tokio::time::timeout(timeout, reached)
+            .await
+            .is_ok_and(|reached| reached.is_ok())
     }
 
     /// True if the active rules have a rule of this name.
     pub(super) fn has_rule(&self, domain: &str, rule: &str) -> bool {
         let rules = self.gate.active_rules();
-        rules.rules().iter().any(|other| other.id() == rule && other.domain() == domain)
+        rules
+            .rules()
+            .iter()
+            .any(|other| other.id() == rule && other.domain() == domain)
     }
 }
 
@@ -373,12 +482,97 @@ pub(super) fn layer_of(rule: &Rule) -> RuleLayer {
     }
 }
 
+impl WholeState {
+    /// A state of the database.
+    pub(super) fn from_database(snapshot: DatabaseSnapshot) -> Self {
+        let set = snapshot.version.map(|meta| (meta.number, meta.digest, snapshot.files));
+        Self {
+            head: snapshot.head,
+            head_set: set.as_ref().map(|set| set.1).unwrap_or_default(),
+            set_revision: snapshot.set_revision,
+            rows: snapshot.rows,
+            attributes: snapshot.attributes,
+            changes: Vec::new(),
+            set,
+            origin: RulesOrigin::Database,
+        }
+    }
+
+    /// A state of the cache.
+    pub(super) fn from_cache(snapshot: RowSnapshot, changes: Vec<Change>, set: Option<NextSet>) -> Self {
+        Self {
+            head: snapshot.head,
+            head_set: snapshot.set,
+            set_revision: snapshot.set_revision,
+            rows: snapshot.rows,
+            attributes: snapshot.attributes,
+            changes,
+            set,
+            origin: RulesOrigin::Cache,
+        }
+    }
+
+    /// A state of the disk.
+    pub(super) fn from_disk(found: FoundState) -> Self {
+        let state = found.state;
+        let digest = chain::set_digest(&state.files);
+        let is_live = state.version == state.head.live_version;
+        let set = (state.version > 0).then_some((state.version, digest, state.files));
+        Self {
+            head_set: if is_live && set.is_some() {
+                digest
+            } else {
+                Digest::default()
+            },
+            head: state.head,
+            set_revision: state.set_revision,
+            rows: state.rows,
+            attributes: state.attributes,
+            changes: found.changes,
+            set,
+            origin: RulesOrigin::Disk,
+        }
+    }
+}
+
+/// The version and digest that are live after what was fetched. `live` is the state before.
+pub(super) fn live_set_after(live: &LiveState, fetched: &Fetched) -> (u64, Digest) {
+    let before = match &fetched.snapshot {
+        Some(snapshot) => (snapshot.head.live_version, snapshot.set),
+        None => (live.head.as_ref().map_or(0, |head| head.live_version), live.head_set),
+    };
+    let published = fetched
+        .changes
+        .iter()
+        .rev()
+        .find_map(|change| published_set(&change.body));
+    published.unwrap_or(before)
+}
+
+/// The version and digest that a change makes live, if it is a publish.
+pub(super) const fn published_set(body: &ChangeBody) -> Option<(u64, Digest)> {
+    match body {
+        ChangeBody::Publish { version, digest } => Some((*version, *digest)),
+        _ => None,
+    }
+}
+
+/// True if changes continue a position. None always do.
+fn extends(head: Option<&DatabaseHead>, changes: &[Change]) -> bool {
+    let Some(first) = changes.first() else { return true };
+    head.is_some_and(|head| {
+        first.revision == head.revision + 1
+            && chain::next_chain(&head.chain, first.revision, &first.body) == first.chain
+    })
+}
+
 /// Moves the position of a state over changes.
 fn advance(live: &mut LiveState, changes: &[Change]) {
     let Some(head) = live.head.as_mut() else { return };
     for change in changes {
-        if let Some(version) = published_version(&change.body) {
+        if let Some((version, digest)) = published_set(&change.body) {
             head.live_version = version;
+            live.head_set = digest;
             live.set_revision = change.revision;
         }
         (head.revision, head.chain) = (change.revision, change.chain);

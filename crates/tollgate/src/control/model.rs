@@ -196,7 +196,7 @@ pub struct Author {
     pub actor: String,
     /// The way in: `api`, `cli`, `dashboard`, `system`.
     pub via: String,
-    /// The address of the client; empty if there is none.
+    /// The address of the client; may be empty.
     pub address: String,
     /// The id of the request.
     pub request: String,
@@ -311,7 +311,7 @@ pub struct AuditEntry {
     pub reason: String,
     /// The state before, as JSON text; empty if there was none.
     pub before: String,
-    /// The state after, as JSON text; empty if there is none.
+    /// The state after, as JSON text; may be empty.
     pub after: String,
     /// The revision it led to; 0: none.
     pub revision: u64,

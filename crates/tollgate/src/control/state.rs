@@ -11,6 +11,8 @@ use std::time::Instant;
 pub struct LiveState {
     /// The position of the database; none: no managed state exists.
     pub head: Option<DatabaseHead>,
+    /// The digest of the files of the head's version; zero if there is none, or it is not known.
+    pub head_set: Digest,
     /// The revision of the last publish; 0: none.
     pub set_revision: u64,
     /// The version in use; 0: none. Another one than that of the head if that cannot be used here.
@@ -34,6 +36,8 @@ pub enum RulesOrigin {
     /// Settings and files only.
     #[default]
     File,
+    /// The cache in the shared store, as well.
+    Cache,
     /// The database, as well.
     Database,
     /// The last state that was saved on disk, as well.
@@ -121,8 +125,25 @@ pub struct ControlStatus {
     pub rejected_count: usize,
     /// The reason why the newest state is not applied.
     pub error: Option<String>,
-    /// True while the database has another history than the one applied.
+    /// True while the database or the cache has another history than the one applied.
     pub forked: bool,
+    /// The reason why the database is behind what was applied or seen; none: it is not.
+    pub regressed: Option<String>,
+    /// The cache; none: no shared store.
+    pub cache: Option<CacheStatus>,
+}
+
+/// The status of the cache.
+#[derive(Clone, Debug, Serialize)]
+pub struct CacheStatus {
+    /// False while the last call failed.
+    pub up: bool,
+    /// False without `control.secret`: write access to the store is write access to rules then.
+    pub signed: bool,
+    /// The epoch of its newest head; 0: none.
+    pub epoch: u64,
+    /// The revision of its newest head; 0: none.
+    pub revision: u64,
 }
 
 /// The status of the database.
@@ -152,6 +173,7 @@ impl LiveState {
     pub(super) fn empty() -> Self {
         Self {
             head: None,
+            head_set: Digest::default(),
             set_revision: 0,
             version: 0,
             files: Arc::new([]),
@@ -183,6 +205,7 @@ impl RulesOrigin {
     pub const fn name(self) -> &'static str {
         match self {
             Self::File => "file",
+            Self::Cache => "cache",
             Self::Database => "database",
             Self::Disk => "disk",
         }

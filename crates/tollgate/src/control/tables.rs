@@ -1,7 +1,7 @@
 //! Override rows and subject attributes in memory: what the active rules were amended with, and what reads fall back to while the
 //! database is away.
 
-use super::database::{AttributeFilter, AttributeKey, RowFilter, RowKey};
+use super::database::{AttributeFilter, AttributeKey, RowFilter, RowKey, subject_text};
 use super::model::{Change, ChangeBody, OverrideRow, RowSubject, SubjectAttribute};
 use super::state::RejectedRow;
 use std::collections::BTreeMap;
@@ -21,10 +21,12 @@ struct Tables {
     attributes: BTreeMap<AttributeId, SubjectAttribute>,
     /// Rows that the active rules cannot use, and why.
     rejected: BTreeMap<RowId, String>,
+    /// The number of rows that expire at a time.
+    expiries: BTreeMap<u64, usize>,
 }
 
-/// Domain, rule and subject.
-type RowId = (String, String, RowSubject);
+/// Domain, rule and the text of the subject: in the order of the database.
+type RowId = (String, String, String);
 /// Source, subject and name.
 type AttributeId = (String, String, String);
 
@@ -39,7 +41,7 @@ impl RowTables {
     /// The rows after a key that pass a filter.
     pub(super) fn rows(&self, filter: &RowFilter, after: Option<&RowKey>, limit: usize) -> Vec<OverrideRow> {
         let start = match after {
-            Some(key) => Bound::Excluded((key.domain.clone(), key.rule.clone(), key.subject.clone())),
+            Some(key) => Bound::Excluded(id_of(&key.domain, &key.rule, &key.subject)),
             None => Bound::Unbounded,
         };
         let tables = self.read();
@@ -49,13 +51,13 @@ impl RowTables {
 
     /// One row.
     pub(super) fn row(&self, key: &RowKey) -> Option<OverrideRow> {
-        let id = (key.domain.clone(), key.rule.clone(), key.subject.clone());
+        let id = id_of(&key.domain, &key.rule, &key.subject);
         self.read().rows.get(&id).cloned()
     }
 
     /// The reason why the active rules do not use a row.
     pub(super) fn row_error(&self, domain: &str, rule: &str, subject: &RowSubject) -> Option<String> {
-        let id = (domain.to_owned(), rule.to_owned(), subject.clone());
+        let id = id_of(domain, rule, subject);
         self.read().rejected.get(&id).cloned()
     }
 
@@ -74,10 +76,14 @@ impl RowTables {
         let all = tables.attributes.range((start, Bound::Unbounded));
         let is_wanted = |attribute: &&SubjectAttribute| {
             filter.source.as_ref().is_none_or(|source| *source == attribute.source)
-                && filter.subject.as_ref().is_none_or(|subject| *subject == attribute.subject)
-                && filter.text.as_ref().is_none_or(|text| {
-                    contains(&attribute.subject, text) || contains(&attribute.value, text)
-                })
+                && filter
+                    .subject
+                    .as_ref()
+                    .is_none_or(|subject| *subject == attribute.subject)
+                && filter
+                    .text
+                    .as_ref()
+                    .is_none_or(|text| contains(&attribute.subject, text) || contains(&attribute.value, text))
         };
         all.map(|(_, attribute)| attribute)
             .filter(is_wanted)
@@ -102,13 +108,13 @@ impl RowTables {
     pub(super) fn rejected(&self, limit: usize) -> Vec<RejectedRow> {
         let tables = self.read();
         let rows = tables.rejected.iter().take(limit);
-        rows.map(|(id, text)| rejected_row(tables.rows.get(id), id, text)).collect()
+        rows.map(|(id, text)| rejected_row(tables.rows.get(id), id, text))
+            .collect()
     }
 
     /// The earliest expiry of a row; none: no row expires.
     pub(super) fn next_expiry(&self) -> Option<u64> {
-        let tables = self.read();
-        tables.rows.values().map(|row| row.expires_at).filter(|at| *at > 0).min()
+        self.read().expiries.keys().next().copied()
     }
 
     /// All rows and all attributes, by key.
@@ -120,15 +126,24 @@ impl RowTables {
 
     /// Replaces everything.
     pub(super) fn replace(&self, rows: Vec<OverrideRow>, attributes: Vec<SubjectAttribute>) {
-        let mut tables = self.write();
-        *tables = Tables {
-            rows: rows.into_iter().map(|row| (row_id(&row), row)).collect(),
+        let mut expiries = BTreeMap::new();
+        for row in rows.iter().filter(|row| row.expires_at > 0) {
+            *expiries.entry(row.expires_at).or_default() += 1;
+        }
+        let next = Tables {
+            rows: rows
+                .into_iter()
+                .map(|row| (id_of(&row.domain, &row.rule, &row.subject), row))
+                .collect(),
             attributes: attributes
                 .into_iter()
                 .map(|attribute| (attribute_id(&attribute), attribute))
                 .collect(),
             rejected: BTreeMap::new(),
+            expiries,
         };
+        // Readers wait for the swap only.
+        *self.write() = next;
     }
 
     /// Applies changes in order and returns the edits for the rule set.
@@ -162,27 +177,27 @@ impl RowTables {
     pub(super) fn amended(&self, rules: &RuleSet) -> (RuleSet, Vec<RowEdit>, Vec<RowProblem>) {
         let (rows, attributes): (Vec<RowEdit>, Vec<AttributeEdit>) = {
             let tables = self.read();
-            let rows = tables.rows.values().map(|row| {
-                row_edit(&row.domain, &row.rule, &row.subject, Some(&row.terms))
-            });
+            let rows = tables
+                .rows
+                .values()
+                .map(|row| row_edit(&row.domain, &row.rule, &row.subject, Some(&row.terms)));
             (rows.collect(), tables.attributes.values().map(attribute_edit).collect())
         };
         if rows.is_empty() && attributes.is_empty() {
             return (rules.clone(), rows, Vec::new());
         }
         let (amended, problems) = rules.amend(&rows);
-        (amended.amend_attributes(&attributes), rows, problems)
+        (amended.amend_attributes(&attributes).0, rows, problems)
     }
 
     /// The rows of edits with problems, as they are listed.
     pub(super) fn rejected_by(edits: &[RowEdit], problems: &[RowProblem]) -> Vec<RejectedRow> {
         let row = |problem: &RowProblem| {
             let edit = edits.get(problem.index)?;
-            let (domain, rule, subject) = edit_id(edit);
             Some(RejectedRow {
-                domain,
-                rule,
-                subject,
+                domain: edit.domain.to_string(),
+                rule: edit.rule.to_string(),
+                subject: subject_of(edit),
                 terms: edit.terms.as_deref().unwrap_or_default().to_owned(),
                 text: problem.text.clone(),
             })
@@ -200,6 +215,21 @@ impl RowTables {
 }
 
 impl Tables {
+    fn note_expiry(&mut self, at: u64) {
+        if at > 0 {
+            *self.expiries.entry(at).or_default() += 1;
+        }
+    }
+
+    fn forget_expiry(&mut self, at: u64) {
+        if let Some(count) = self.expiries.get_mut(&at) {
+            *count -= 1;
+            if *count == 0 {
+                self.expiries.remove(&at);
+            }
+        }
+    }
+
     fn apply(&mut self, body: &ChangeBody, revision: u64, edits: &mut TableEdits) {
         match body {
             ChangeBody::Publish { .. } | ChangeBody::Anchor { .. } => {}
@@ -216,11 +246,11 @@ impl Tables {
                 note,
                 expires_at,
             } => {
-                let id = (domain.clone(), rule.clone(), subject.clone());
-                match terms {
+                let id = id_of(domain, rule, subject);
+                let before = match terms {
                     None => {
-                        self.rows.remove(&id);
                         self.rejected.remove(&id);
+                        self.rows.remove(&id)
                     }
                     Some(terms) => {
                         let row = OverrideRow {
@@ -233,8 +263,12 @@ impl Tables {
                             revision,
                             actor: String::new(),
                         };
-                        self.rows.insert(id, row);
+                        self.note_expiry(*expires_at);
+                        self.rows.insert(id, row)
                     }
+                };
+                if let Some(row) = before {
+                    self.forget_expiry(row.expires_at);
                 }
                 edits.rows.push(row_edit(domain, rule, subject, terms.as_deref()));
             }
@@ -294,8 +328,8 @@ fn attribute_edit(attribute: &SubjectAttribute) -> AttributeEdit {
     }
 }
 
-fn row_id(row: &OverrideRow) -> RowId {
-    (row.domain.clone(), row.rule.clone(), row.subject.clone())
+fn id_of(domain: &str, rule: &str, subject: &RowSubject) -> RowId {
+    (domain.to_owned(), rule.to_owned(), subject_text(subject))
 }
 
 fn attribute_id(attribute: &SubjectAttribute) -> AttributeId {
@@ -306,29 +340,28 @@ fn attribute_id(attribute: &SubjectAttribute) -> AttributeId {
 }
 
 fn edit_id(edit: &RowEdit) -> RowId {
-    let subject = edit.subject.iter();
-    let subject = subject.map(|(name, value)| (name.to_string(), value.to_string()));
-    (edit.domain.to_string(), edit.rule.to_string(), subject.collect())
+    id_of(&edit.domain, &edit.rule, &subject_of(edit))
 }
 
-fn rejected_row(row: Option<&OverrideRow>, (domain, rule, subject): &RowId, text: &str) -> RejectedRow {
+fn subject_of(edit: &RowEdit) -> RowSubject {
+    let subject = edit.subject.iter();
+    subject
+        .map(|(name, value)| (name.to_string(), value.to_string()))
+        .collect()
+}
+
+fn rejected_row(row: Option<&OverrideRow>, (domain, rule, _): &RowId, text: &str) -> RejectedRow {
     RejectedRow {
         domain: domain.clone(),
         rule: rule.clone(),
-        subject: subject.clone(),
+        subject: row.map(|row| row.subject.clone()).unwrap_or_default(),
         terms: row.map(|row| row.terms.clone()).unwrap_or_default(),
         text: text.to_owned(),
     }
 }
 
 fn passes(row: &OverrideRow, filter: &RowFilter) -> bool {
-    let has_text = |text: &String| {
-        contains(&row.note, text)
-            || row
-                .subject
-                .iter()
-                .any(|(name, value)| contains(name, text) || contains(value, text))
-    };
+    let has_text = |text: &String| contains(&row.note, text) || contains(&subject_text(&row.subject), text);
     (filter.domains.is_empty() || filter.domains.contains(&row.domain))
         && filter.rule.as_ref().is_none_or(|rule| *rule == row.rule)
         && filter.text.as_ref().is_none_or(has_text)
@@ -337,7 +370,10 @@ fn passes(row: &OverrideRow, filter: &RowFilter) -> bool {
             .is_none_or(|before| row.expires_at > 0 && row.expires_at < before)
 }
 
-/// True if a text contains another, without regard to case.
+/// True if a text contains another, without regard to the case of ASCII letters, as in the database.
 fn contains(text: &str, part: &str) -> bool {
-    text.to_lowercase().contains(&part.to_lowercase())
+    text.to_ascii_lowercase().contains(&part.to_ascii_lowercase())
 }
+
+#[cfg(test)]
+mod tests;

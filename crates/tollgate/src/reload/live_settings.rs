@@ -1,8 +1,9 @@
 //! Settings that a running server takes from a changed configuration; the others wait for a restart.
 
 use crate::compat::ratelimit;
-use crate::config::{RawSettings, StoreSettings};
+use crate::config::{ControlSettings, RawSettings, StoreSettings};
 use crate::rule_source::ConfigSnapshot;
+use crate::server::admin::AdminSettings;
 use crate::server::auth::tokens::{Keyring, Tokens};
 use crate::server::gate::Gate;
 use crate::server::store::AnyStore;
@@ -16,6 +17,10 @@ pub struct LiveSettings {
     pub started_with: Arc<RawSettings>,
     /// The store settings at the start.
     pub store: StoreSettings,
+    /// The control plane at the start.
+    pub control: ControlSettings,
+    /// The admin API at the start.
+    pub admin: AdminSettings,
     /// Callers' tokens; none if it was started without: then callers need none until a restart.
     pub tokens: Option<Arc<Keyring>>,
     /// The password of the Redis protocol; the same holds.
@@ -55,6 +60,15 @@ impl LiveSettings {
                 if initial.ratelimit_counters != current.ratelimit_counters {
                     changed.push(format!("{}.counters", ratelimit::SETTING));
                 }
+            }
+        }
+        // The settings are the same, and a file that they name has changed.
+        for (name, is_same) in [
+            ("control", self.control == config.control),
+            ("admin", self.admin == config.admin_settings),
+        ] {
+            if !is_same && !changed.iter().any(|known| known == name) {
+                changed.push(name.into());
             }
         }
         if !changed.is_empty() {

@@ -322,7 +322,7 @@ impl ConfigLoader {
 fn secret_files(raw: &RawSettings) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let base_dir_of = |location: &Location| raw.base_dir_of(location);
-    for section in ["auth", "store", ratelimit::SETTING] {
+    for section in ["auth", "store", "control", "admin", ratelimit::SETTING] {
         if let Some(node) = raw.setting(section) {
             add_secret_files(node, &base_dir_of, &mut files);
         }
@@ -366,7 +366,9 @@ fn add_secret_files(node: &Node, base_dir_of: &dyn Fn(&Location) -> PathBuf, fil
 }
 
 /// Settings within a section that name a file with secrets.
-const SECRET_FILES: [&str; 5] = [
+const SECRET_FILES: [&str; 7] = [
+    "database_file",
+    "secret_file",
     "tokens_file",
     "token_file",
     "resp_password_file",

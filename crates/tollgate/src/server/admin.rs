@@ -4,9 +4,11 @@
 //! needs; `admin/service.rs` guards them; `admin/endpoints/` has them by subject. It knows the control plane and no SQL.
 
 mod access;
+mod audit_queue;
 mod connection;
 mod cursors;
 mod endpoints;
+mod offline;
 mod openapi;
 mod problem;
 mod reply;
@@ -15,6 +17,7 @@ mod routes;
 mod service;
 pub mod settings;
 
+pub use offline::NewPrincipal;
 pub use settings::{AdminOptions, AdminSettings, AdminToken, AnonymousAccess, ExternalUrl, SubjectDisplay};
 
 use self::connection::AdminFrontEnd;
@@ -54,7 +57,14 @@ impl Admin {
     pub async fn links(&self) -> AdminLinks {
         let access = &self.service.access;
         // A database that does not answer may have principals.
-        let is_open = !access.has_principal(self.service.control.database()).await.unwrap_or(true);
+        let has_principal = match self.is_database_up() {
+            true => access
+                .has_principal(self.service.control.database())
+                .await
+                .unwrap_or(true),
+            false => true,
+        };
+        let is_open = !has_principal;
         let is_auto = self.service.options.settings.anonymous == AnonymousAccess::Auto;
         AdminLinks {
             view: (is_open && is_auto).then(|| access.view_code.clone()),
@@ -62,7 +72,8 @@ impl Admin {
         }
     }
 
-    /// Checks that an address that other machines reach is protected: an admin exists, and clients use TLS.
+    /// Checks that an address that other machines reach is protected: an admin exists, and clients use TLS. A database that does not
+    /// answer may have one; it answers before anybody gets in, and no code is printed.
     ///
     /// # Errors
     /// The reason why it must not be served, and the next step.
@@ -79,12 +90,19 @@ impl Admin {
             ));
         }
         let has_token = options.settings.tokens.iter().any(|token| token.role == Role::Admin);
-        let has_admin = match self.service.control.database() {
-            Some(database) => {
-                let principals = database.principals().await.map_err(|error| error.to_string())?;
-                principals.iter().any(|found| found.role == Role::Admin && access::is_active(found))
+        let principals = match self.service.control.database() {
+            None => Some(Vec::new()),
+            Some(database) if self.is_database_up() => database.principals().await.ok(),
+            Some(_) => None,
+        };
+        let has_admin = match &principals {
+            Some(found) => found
+                .iter()
+                .any(|found| found.role == Role::Admin && access::is_active(found)),
+            None => {
+                tracing::warn!(%address, "the control database does not answer; nobody can log in until it does");
+                true
             }
-            None => false,
         };
         match has_token || has_admin {
             true => Ok(()),
@@ -95,9 +113,15 @@ impl Admin {
         }
     }
 
+    /// False while the database is known to be away: a server that starts does not wait for it once more.
+    fn is_database_up(&self) -> bool {
+        let status = self.service.control.status().database;
+        status.up || status.kind == "none"
+    }
+
     /// Serves requests on `listener` until `shutdown` completes, and then drains.
-    pub async fn serve(self, listener: Listener, shutdown: impl Future<Output = ()>) {
-        let front_end = Arc::new(AdminFrontEnd::new(self.service));
+    pub async fn serve(&self, listener: Listener, shutdown: impl Future<Output = ()>) {
+        let front_end = Arc::new(AdminFrontEnd::new(Arc::clone(&self.service)));
         accept(listener, &self.gate, front_end, shutdown).await;
     }
 }

@@ -5,17 +5,26 @@
 //! Only a server that still waits for its rules has none to give to callers of the rls service.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use tokio::sync::watch;
 
 /// Decides which requests are planned.
 #[derive(Debug)]
 pub struct AdmissionControl {
     phase: AtomicU8,
-    /// True while the server runs without the rules it was configured with.
-    rules_missing: AtomicBool,
+    /// The sources whose rules the server runs without, as bits.
+    rules_missing: AtomicU8,
     /// Wakes those who wait for the rules.
     rules_present: watch::Sender<bool>,
+}
+
+/// A source of rules that the server was configured with. One that is there says nothing about the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ConfiguredRules {
+    /// Settings and files.
+    Files = 1,
+    /// The control plane.
+    Managed = 2,
 }
 
 /// The stage of a server's life. Phases never move backwards.
@@ -58,7 +67,7 @@ impl AdmissionControl {
     pub(super) fn new() -> Self {
         Self {
             phase: AtomicU8::new(Phase::Starting as u8),
-            rules_missing: AtomicBool::new(false),
+            rules_missing: AtomicU8::new(0),
             rules_present: watch::Sender::new(true),
         }
     }
@@ -73,7 +82,7 @@ impl AdmissionControl {
         // request sees the empty ones.
         let rules_missing = self.rules_missing.load(Ordering::Acquire);
         let snapshot = snapshot();
-        match rules_missing && !has_domain(&snapshot) {
+        match rules_missing != 0 && !has_domain(&snapshot) {
             true => Err(Denial::AwaitingRules),
             false => Ok(snapshot),
         }
@@ -93,15 +102,21 @@ impl AdmissionControl {
         self.phase.fetch_max(phase as u8, Ordering::Relaxed);
     }
 
-    /// Records whether the server has the rules it was configured with.
-    pub(super) fn set_rules_present(&self, present: bool) {
-        self.rules_missing.store(!present, Ordering::Release);
-        self.rules_present.send_replace(present);
+    /// Records that the server has the rules of a source.
+    pub(super) fn set_rules_present(&self, source: ConfiguredRules) {
+        let before = self.rules_missing.fetch_and(!(source as u8), Ordering::AcqRel);
+        self.rules_present.send_replace(before & !(source as u8) == 0);
     }
 
-    /// True while the server runs without the rules it was configured with.
+    /// Records that the server runs without the rules of a source.
+    pub(super) fn set_rules_missing(&self, source: ConfiguredRules) {
+        self.rules_missing.fetch_or(source as u8, Ordering::AcqRel);
+        self.rules_present.send_replace(false);
+    }
+
+    /// True while the server runs without rules it was configured with.
     pub(super) fn is_without_rules(&self) -> bool {
-        self.rules_missing.load(Ordering::Relaxed)
+        self.rules_missing.load(Ordering::Relaxed) != 0
     }
 
     /// Waits until the server has its rules.
@@ -147,10 +162,14 @@ mod tests {
         let control = AdmissionControl::new();
         let admit = |has_domain: bool| control.admit(|| has_domain, |has_domain| *has_domain);
         assert_eq!(admit(false), Ok(false));
-        control.set_rules_present(false);
+        control.set_rules_missing(ConfiguredRules::Files);
         assert_eq!(admit(true), Ok(true));
         assert_eq!(admit(false), Err(Denial::AwaitingRules));
-        control.set_rules_present(true);
+        // Those of the control plane are not those of the files.
+        control.set_rules_missing(ConfiguredRules::Managed);
+        control.set_rules_present(ConfiguredRules::Managed);
+        assert_eq!(admit(false), Err(Denial::AwaitingRules));
+        control.set_rules_present(ConfiguredRules::Files);
         assert_eq!(admit(false), Ok(false));
     }
 }

@@ -1,6 +1,8 @@
 //! The gate: the one place front ends call, and the only place where verdicts are timed and counted.
 
-use super::admission::{AdmissionControl, Denial, Health};
+mod recent_attempts;
+
+use super::admission::{AdmissionControl, ConfiguredRules, Denial, Health};
 use super::observers::{ObservedVerdict, VerdictEvent, VerdictObserver};
 #[cfg(test)]
 use super::panic_guard::{PANIC_COST, PANIC_DOMAIN};
@@ -13,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tollgate_limiter::clock::{StartTime, Stopwatch};
 use tollgate_limiter::core::algorithm::cell::Reply;
 use tollgate_limiter::core::rules::{
-    Attempt, AttributeEdit, Explanation, RowEdit, RowProblem, RuleSet, UnknownDomain, Verdict,
+    Attempt, AttributeEdit, EditProblems, Explanation, RowEdit, RuleSet, UnknownDomain, Verdict,
 };
 use tollgate_limiter::core::{Cell, Charge, Cost, Micros};
 use tollgate_limiter::store::StoreError;
@@ -21,6 +23,7 @@ use tollgate_limiter::{
     self as limiter, AttemptItem, CheckResult, CombinedVerdict, Direction, Fingerprint, ForgetError, ItemVerdict,
 };
 
+pub use self::recent_attempts::RecentAttempts;
 pub use super::admission::Phase;
 
 /// The active rules, their store, admission and the observers of verdicts.
@@ -32,9 +35,12 @@ pub struct Gate {
     replacing: Mutex<()>,
     /// The error of the last reload, if it failed.
     rules_error: ArcSwapOption<String>,
+    /// The reason why the newest rules of the control plane are not active.
+    managed_error: ArcSwapOption<String>,
     admission: AdmissionControl,
     compat: RatelimitCompat,
     telemetry: Telemetry,
+    recent_attempts: RecentAttempts,
     stopwatch: Stopwatch,
 }
 
@@ -64,9 +70,11 @@ impl Gate {
             active_rules: ArcSwap::from_pointee(active_rules),
             replacing: Mutex::new(()),
             rules_error: ArcSwapOption::empty(),
+            managed_error: ArcSwapOption::empty(),
             admission: AdmissionControl::new(),
             compat: RatelimitCompat::default(),
             telemetry,
+            recent_attempts: RecentAttempts::default(),
             stopwatch: Stopwatch::new(),
         }
     }
@@ -137,25 +145,34 @@ impl Gate {
             .add_many(elapsed, metrics.decisions.add_throttled(tally, protocol));
     }
 
-    /// Replaces the active rules at once. Counters of unchanged rules are kept.
+    /// Replaces the active rules at once by those of the files. Counters of unchanged rules are kept.
     pub fn install_rules(&self, rules: RuleSet) {
+        self.replace_rules(rules);
+        self.rules_error.store(None);
+        self.update_reload_failed();
+        self.admission.set_rules_present(ConfiguredRules::Files);
+    }
+
+    /// The same because the rules of the control plane have changed. An error of the files stays.
+    pub fn install_managed_rules(&self, rules: RuleSet) {
+        self.replace_rules(rules);
+    }
+
+    fn replace_rules(&self, rules: RuleSet) {
         let _replacing = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
         let metrics = self.telemetry.metrics();
         self.active_rules
             .store(Arc::new(ActiveRules::new(rules, &self.store, metrics)));
-        self.rules_error.store(None);
         metrics.reloads.add(1);
         metrics.rules_installed.add(1);
-        metrics.reload_failed.set(0);
-        self.admission.set_rules_present(true);
     }
 
-    /// Applies edits of override rows and subject attributes to the active rules, and returns the edits of rows that
-    /// could not be applied. Not a reload: rules are not compiled again, and everything counted about them continues.
-    pub fn amend_rules(&self, edits: &[RowEdit], attributes: &[AttributeEdit]) -> Vec<RowProblem> {
+    /// Applies edits of override rows and subject attributes to the active rules, and returns the edits that could not
+    /// be applied. Not a reload: rules are not compiled again, and everything counted about them continues.
+    pub fn amend_rules(&self, rows: &[RowEdit], attributes: &[AttributeEdit]) -> EditProblems {
         let _replacing = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
         let active = self.active_rules.load_full();
-        let (limiter, problems) = active.limiter.amended(edits, attributes);
+        let (limiter, problems) = active.limiter.amended(rows, attributes);
         self.active_rules.store(Arc::new(ActiveRules {
             limiter,
             observer_state: Arc::clone(&active.observer_state),
@@ -171,25 +188,45 @@ impl Gate {
     /// Records a failed reload. The active rules stay.
     pub fn record_reload_failure(&self, error: &str) {
         self.rules_error.store(Some(Arc::new(error.to_owned())));
-        let metrics = self.telemetry.metrics();
-        metrics.reload_errors.add(1);
-        metrics.reload_failed.set(1);
+        self.telemetry.metrics().reload_errors.add(1);
+        self.update_reload_failed();
     }
 
-    /// Records that the server starts without the rules it was configured with. They are installed once they can be read.
+    /// Records that the newest rules of the control plane cannot be used. The active rules stay.
+    pub fn record_managed_failure(&self, error: &str) {
+        self.managed_error.store(Some(Arc::new(error.to_owned())));
+        self.telemetry.metrics().reload_errors.add(1);
+        self.update_reload_failed();
+    }
+
+    /// Records that the newest rules of the control plane are active.
+    pub fn clear_managed_failure(&self) {
+        self.managed_error.store(None);
+        self.update_reload_failed();
+    }
+
+    fn update_reload_failed(&self) {
+        let has_error = self.rules_error.load().is_some() || self.managed_error.load().is_some();
+        self.telemetry.metrics().reload_failed.set(has_error.into());
+    }
+
+    /// Records that the server starts without the files it was configured with. They are installed once they can be read.
     pub fn mark_rules_missing(&self, error: &str) {
         self.telemetry.metrics().rules_installed.set(0);
-        self.admission.set_rules_present(false);
+        self.admission.set_rules_missing(ConfiguredRules::Files);
         self.record_reload_failure(error);
     }
 
-    /// Records that the server has the rules it was waiting for, though none had to be installed: there are none.
-    pub fn mark_rules_present(&self) {
-        if self.admission.is_without_rules() {
-            self.telemetry.metrics().reload_failed.set(0);
-            self.rules_error.store(None);
-            self.admission.set_rules_present(true);
-        }
+    /// Records that the server starts without the rules of the control plane that it expects.
+    pub fn mark_managed_missing(&self, error: &str) {
+        self.admission.set_rules_missing(ConfiguredRules::Managed);
+        self.record_managed_failure(error);
+    }
+
+    /// Records that the server has the rules of the control plane, or knows that there are none.
+    pub fn mark_managed_present(&self) {
+        self.clear_managed_failure();
+        self.admission.set_rules_present(ConfiguredRules::Managed);
     }
 
     /// True while the server waits for its rules and is configured to be unhealthy until then.
@@ -233,9 +270,12 @@ impl Gate {
         &self.compat
     }
 
-    /// The error of the last reload, if it failed.
+    /// The error of the last reload, if it failed, and the reason why newer rules of the control plane are not active.
     pub fn rules_error(&self) -> Option<Arc<String>> {
-        self.rules_error.load_full()
+        match (self.rules_error.load_full(), self.managed_error.load_full()) {
+            (Some(files), Some(managed)) => Some(Arc::new(format!("{files}\n{managed}"))),
+            (files, managed) => files.or(managed),
+        }
     }
 
     /// The number of active rules.
@@ -261,6 +301,11 @@ impl Gate {
     /// The store.
     pub fn store(&self) -> &AnyStore {
         &self.store
+    }
+
+    /// The last distinct attempts.
+    pub fn recent_attempts(&self) -> &RecentAttempts {
+        &self.recent_attempts
     }
 
     /// The values of the metrics.
@@ -372,6 +417,7 @@ impl RulesSnapshot<'_> {
     fn observe(&self, event: &VerdictEvent<'_>) {
         #[cfg(test)]
         assert_ne!(event.attempt.domain, PANIC_DOMAIN, "injected");
+        self.gate.recent_attempts.record(event.attempt);
         let observers = self.gate.telemetry.metrics().observers();
         observers.record(&self.active_rules.observer_state, event);
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use tollgate_limiter::core::algorithm::cell::Reply;
-use tollgate_limiter::core::rules::{Attempt, AttributeEdit, Explanation, RowEdit, RowProblem, RuleSet, Verdict};
+use tollgate_limiter::core::rules::{Attempt, AttributeEdit, EditProblems, Explanation, RowEdit, RuleSet, Verdict};
 use tollgate_limiter::core::{Cell, Cost, Micros, Source};
 use tollgate_limiter::store::fallback::Fallback;
 use tollgate_limiter::store::memory::Memory;
@@ -143,14 +143,14 @@ impl AnyRuleLimiter {
     }
 
     /// Calls [`RuleLimiter::amended`].
-    pub fn amended(&self, edits: &[RowEdit], attributes: &[AttributeEdit]) -> (Self, Vec<RowProblem>) {
+    pub fn amended(&self, rows: &[RowEdit], attributes: &[AttributeEdit]) -> (Self, EditProblems) {
         match self {
             Self::Memory(limiter) => {
-                let (limiter, problems) = limiter.amended(edits, attributes);
+                let (limiter, problems) = limiter.amended(rows, attributes);
                 (Self::Memory(limiter), problems)
             }
             Self::Redis(limiter) => {
-                let (limiter, problems) = limiter.amended(edits, attributes);
+                let (limiter, problems) = limiter.amended(rows, attributes);
                 (Self::Redis(limiter), problems)
             }
         }

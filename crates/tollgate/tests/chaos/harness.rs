@@ -97,6 +97,18 @@ impl Setup {
 }
 
 impl Harness {
+    /// Over nodes that run already.
+    pub(crate) fn over(nodes: Vec<Node>, plan: &Plan) -> Self {
+        Self {
+            nodes,
+            load: None,
+            traffic: traffic(&["h0"], HOT, MANY),
+            seed: plan.seed,
+            runtime: runtime(),
+            built: Instant::now(),
+        }
+    }
+
     /// Waits until every node has reached its store and knows of all others, and starts the load.
     pub(crate) fn load(&mut self) {
         let all = self.nodes.len() as u64;

@@ -1,6 +1,7 @@
 //! A network and a mount namespace of its own: what is sent here goes nowhere else, and what is mounted is seen nowhere else.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -16,9 +17,13 @@ pub(crate) fn enter(arguments: &[String]) -> Option<ExitCode> {
         return None;
     }
     let program = std::env::current_exe().unwrap();
-    // Without rights of its own, whoever it is is root of the new user namespace only.
+    // Without rights of its own, whoever it is is root of the new user namespace only. There is no other user in that one, and
+    // PostgreSQL does not run as root, so root stays in the namespace it is in.
+    let is_root = fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
+    let user: &[&str] = if is_root { &[] } else { &["--map-root-user"] };
     let status = Command::new("unshare")
-        .args(["--map-root-user", "--net", "--mount", "--"])
+        .args(user)
+        .args(["--net", "--mount", "--"])
         .arg(program)
         .args(arguments)
         .arg(INSIDE)

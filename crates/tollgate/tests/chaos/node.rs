@@ -4,8 +4,8 @@ use crate::namespace;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -17,9 +17,16 @@ pub(crate) struct Node {
     log: Arc<Mutex<String>>,
     folder: PathBuf,
     environment: Vec<(&'static str, PathBuf)>,
+    /// The port of its admin API, if it has one.
+    pub(crate) admin: Option<u16>,
 }
 
 impl Node {
+    /// Starts one with a control plane. `control` and `admin` are among the settings.
+    pub(crate) fn start_managed(settings: &str) -> Self {
+        Self::start_with(settings, Vec::new(), Some(namespace::port()))
+    }
+
     /// Starts one with these settings, in YAML, beside where it listens.
     pub(crate) fn start(settings: &str) -> Self {
         Self::start_in(settings, Vec::new())
@@ -27,26 +34,62 @@ impl Node {
 
     /// The same with something in its environment.
     pub(crate) fn start_in(settings: &str, environment: Vec<(&'static str, PathBuf)>) -> Self {
+        Self::start_with(settings, environment, None)
+    }
+
+    /// Writes the settings of a node with a control plane; nothing runs yet. See [`Node::restart_timed`].
+    pub(crate) fn prepare_managed(settings: &str) -> Self {
+        let mut node = Self::start_managed(settings);
+        node.kill();
+        let _ = fs::remove_dir_all(node.folder.join("data"));
+        node
+    }
+
+    fn start_with(settings: &str, environment: Vec<(&'static str, PathBuf)>, admin: Option<u16>) -> Self {
         let port = namespace::port();
         let folder = std::env::temp_dir().join(format!("tollgate-chaos-{}-{port}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let server = format!("server: {{ http: '127.0.0.1:{port}' }}\n");
         fs::write(folder.join("tollgate.yaml"), server + settings).unwrap();
         let log = Arc::new(Mutex::new(String::new()));
-        let child = spawn(&folder, &environment, &log);
+        let child = spawn(&folder, &environment, admin, &log);
         Self {
             child,
             port,
             log,
             folder,
             environment,
+            admin,
         }
     }
 
     /// Starts it again where it was, with the same settings. It must have ended.
     pub(crate) fn restart(&mut self) {
         let _ = self.child.wait();
-        self.child = spawn(&self.folder, &self.environment, &self.log);
+        self.child = spawn(&self.folder, &self.environment, self.admin, &self.log);
+    }
+
+    /// The same, and how long it took until it was ready for traffic; none: it was not within the time.
+    pub(crate) fn restart_timed(&mut self, within: Duration) -> Option<Duration> {
+        let started = Instant::now();
+        let _ = self.child.wait();
+        self.child = spawn_unready(&self.folder, &self.environment, self.admin, &self.log).0;
+        while started.elapsed() < within {
+            if self.get("/readyz").is_some_and(|(status, _)| status == 200) {
+                return Some(started.elapsed());
+            }
+            crate::harness::pause(Duration::from_millis(10));
+        }
+        None
+    }
+
+    pub(crate) fn process_id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The folder it runs in.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -177,15 +220,41 @@ impl Drop for Node {
     }
 }
 
-fn spawn(folder: &PathBuf, environment: &[(&'static str, PathBuf)], log: &Arc<Mutex<String>>) -> Child {
+fn spawn(
+    folder: &Path,
+    environment: &[(&'static str, PathBuf)],
+    admin: Option<u16>,
+    log: &Arc<Mutex<String>>,
+) -> Child {
+    let (mut child, stdout) = spawn_unready(folder, environment, admin, log);
+    let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
+    if !lines.any(|line| line == "ready") {
+        let _ = child.wait();
+        panic!(
+            "a node does not start: {}",
+            log.lock().unwrap_or_else(PoisonError::into_inner)
+        );
+    }
+    child
+}
+
+/// Starts it without waiting for it to be ready.
+fn spawn_unready(
+    folder: &Path,
+    environment: &[(&'static str, PathBuf)],
+    admin: Option<u16>,
+    log: &Arc<Mutex<String>>,
+) -> (Child, ChildStdout) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command
         .arg("serve")
         .current_dir(folder)
         .envs(environment.iter().map(|(name, path)| (name, path)));
-    for front_end in ["GRPC", "RESP", "ADMIN", "DEBUG"] {
+    for front_end in ["GRPC", "RESP", "DEBUG"] {
         command.env(format!("TOLLGATE_SERVER__{front_end}"), "disabled");
     }
+    let admin = admin.map_or_else(|| "disabled".to_owned(), |port| format!("127.0.0.1:{port}"));
+    command.env("TOLLGATE_SERVER__ADMIN", admin);
     let piped = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -199,17 +268,8 @@ fn spawn(folder: &PathBuf, environment: &[(&'static str, PathBuf)], log: &Arc<Mu
             log.push('\n');
         }
     });
-    let mut lines = BufReader::new(child.stdout.take().unwrap())
-        .lines()
-        .map_while(Result::ok);
-    if !lines.any(|line| line == "ready") {
-        let _ = child.wait();
-        panic!(
-            "a node does not start: {}",
-            log.lock().unwrap_or_else(PoisonError::into_inner)
-        );
-    }
-    child
+    let stdout = child.stdout.take().unwrap();
+    (child, stdout)
 }
 
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -2,7 +2,7 @@
 
 use crate::measurements::Measurements;
 use crate::plan::{Pace, Plan};
-use crate::rows::{Row, Run};
+use crate::rows::Row;
 use std::fmt;
 use std::process::{Command, ExitCode};
 
@@ -20,9 +20,6 @@ impl Result<'_> {
 impl fmt::Display for Result<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let title = self.row.title();
-        if let Run::Missing(reason) = self.row.run {
-            return writeln!(f, "{title}\n    not run: {reason}");
-        }
         writeln!(f, "{title}")?;
         for measurement in &self.figures.0 {
             let mark = if measurement.passed { "ok" } else { "FAILED" };
@@ -38,16 +35,9 @@ impl fmt::Display for Result<'_> {
 
 /// Says how many passed, and writes the table where it is wanted.
 pub(crate) fn end(plan: &Plan, results: &[Result<'_>]) -> ExitCode {
-    let (missing, run): (Vec<&Result<'_>>, _) = results
-        .iter()
-        .partition(|result| matches!(result.row.run, Run::Missing(_)));
-    let passed = run.iter().filter(|result| result.passed()).count();
-    let failed = run.len() - passed;
-    println!(
-        "\nseed {}: {passed} passed, {failed} failed, {} not run for want of what they need",
-        plan.seed,
-        missing.len()
-    );
+    let passed = results.iter().filter(|result| result.passed()).count();
+    let failed = results.len() - passed;
+    println!("\nseed {}: {passed} passed, {failed} failed", plan.seed);
     if let Some(path) = &plan.write {
         write(path, plan, results);
     }
@@ -77,12 +67,6 @@ fn write(path: &str, plan: &Plan, results: &[Result<'_>]) {
     table.push_str("| row | what | figure | value | bound | |\n|---:|---|---|---:|---:|---|\n");
     for result in results {
         let row = result.row;
-        if let Run::Missing(reason) = row.run {
-            table.push_str(&format!(
-                "| {} | {} | not run: {reason} | | | |\n",
-                row.number, row.what
-            ));
-        }
         let mut name = format!("{} | {}", row.number, row.what);
         for measurement in &result.figures.0 {
             let mark = if measurement.passed { "pass" } else { "**fail**" };

@@ -2,10 +2,13 @@
 
 mod clocks;
 mod cluster;
+mod database;
 mod errors;
 mod instance;
 mod network;
 mod process;
+mod propagation;
+mod publish;
 mod refusals;
 mod scripts;
 mod sentinel;
@@ -17,13 +20,7 @@ use crate::plan::Plan;
 pub(crate) struct Row {
     pub(crate) number: u8,
     pub(crate) what: &'static str,
-    pub(crate) run: Run,
-}
-
-pub(crate) enum Run {
-    Function(fn(&Plan) -> Measurements),
-    /// Needs what does not exist yet.
-    Missing(&'static str),
+    pub(crate) run: fn(&Plan) -> Measurements,
 }
 
 impl Row {
@@ -37,19 +34,7 @@ impl Row {
 }
 
 const fn row(number: u8, what: &'static str, run: fn(&Plan) -> Measurements) -> Row {
-    Row {
-        number,
-        what,
-        run: Run::Function(run),
-    }
-}
-
-const fn missing(number: u8, what: &'static str) -> Row {
-    Row {
-        number,
-        what,
-        run: Run::Missing("rules kept in a database are not there yet"),
-    }
+    Row { number, what, run }
 }
 
 /// Those that every change must pass.
@@ -94,10 +79,14 @@ pub(crate) const ALL: &[Row] = &[
     row(32, "the link comes and goes", network::flapping),
     row(33, "the server's clock is set", clocks::server),
     row(34, "the nodes' clocks differ", clocks::nodes),
-    missing(35, "the database of rules is away"),
-    missing(36, "poisoned rules"),
-    missing(37, "changes of rules are lost, or too many"),
-    missing(38, "the disk is full"),
+    row(35, "the database of rules is away", database::away),
+    row(36, "rules in the cache are spoiled", propagation::poisoned),
+    row(
+        37,
+        "notices of changes are lost, and changes are many",
+        propagation::storm,
+    ),
+    row(38, "the disk of the data directory is full", database::disk_full),
     row(39, "a flood of new keys", instance::flood),
     row(40, "nodes stop and start", instance::rolling),
     row(41, "every error code, on some calls and on all", errors::every_code),
@@ -105,5 +94,22 @@ pub(crate) const ALL: &[Row] = &[
         42,
         "latency while the breaker is open, beside memory",
         instance::against_memory,
+    ),
+    row(43, "an instance dies of a set of rules", publish::deadly),
+    row(
+        45,
+        "the control service is killed while it publishes",
+        publish::interrupted,
+    ),
+    row(
+        46,
+        "the database of rules is restored from a backup",
+        database::restored,
+    ),
+    row(47, "two databases of rules on one store", propagation::two_databases),
+    row(
+        48,
+        "an instance starts without the control service",
+        propagation::orphaned,
     ),
 ];

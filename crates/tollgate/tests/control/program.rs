@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A folder that goes with the test.
@@ -28,6 +28,10 @@ impl TestFolder {
         fs::write(path, text).expect("there is space for a file");
     }
 
+    pub(crate) fn open(&self, name: &str) -> fs::File {
+        fs::File::open(self.0.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
     pub(crate) fn read(&self, name: &str) -> String {
         fs::read_to_string(self.0.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
@@ -42,6 +46,7 @@ impl Drop for TestFolder {
 /// A server with a control plane, on ports of its own.
 pub(crate) struct ControlServer {
     child: Child,
+    stdout: BufReader<ChildStdout>,
     /// The lines it printed up to `ready`.
     pub(crate) banner: String,
     pub(crate) token: String,
@@ -57,42 +62,67 @@ pub(crate) struct CommandOutput {
 
 impl ControlServer {
     pub(crate) fn start(folder: &TestFolder) -> Self {
-        let mut command = command(folder);
-        command.args([
-            "serve",
-            "--set",
-            "server.http=127.0.0.1:0",
-            "--set",
-            "server.admin=127.0.0.1:0",
-        ]);
-        command.args(["--set", "data_dir=data"]);
-        for name in [
-            "TOLLGATE_SERVER__GRPC",
-            "TOLLGATE_SERVER__RESP",
-            "TOLLGATE_SERVER__DEBUG",
-        ] {
-            command.env(name, "disabled");
-        }
+        Self::start_with(folder, &[])
+    }
+
+    /// The same with further settings, `name=value`.
+    pub(crate) fn start_with(folder: &TestFolder, settings: &[&str]) -> Self {
+        let settings = ["data_dir=data"].iter().chain(settings);
+        let flags: Vec<&str> = settings.flat_map(|setting| ["--set", setting]).collect();
+        Self::start_with_flags(folder, &flags)
+    }
+
+    /// The same with these flags.
+    pub(crate) fn start_with_flags(folder: &TestFolder, flags: &[&str]) -> Self {
+        let mut server = Self::spawn(serve(folder, &[&["--set", "server.admin=127.0.0.1:0"], flags].concat()));
+        server.read_until("ready");
+        server
+    }
+
+    /// A server that may not be ready yet.
+    pub(crate) fn spawn(mut command: Command) -> Self {
         let mut child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
             .expect("the program can be run");
-        let mut banner = String::new();
-        let mut stdout = BufReader::new(child.stdout.take().expect("it is a pipe"));
-        while !banner.ends_with("ready\n") {
-            let read = stdout.read_line(&mut banner).expect("it writes UTF-8");
-            assert!(read > 0, "it ended before it was ready: {banner}");
-        }
+        let stdout = BufReader::new(child.stdout.take().expect("it is a pipe"));
         Self {
             child,
-            banner,
+            stdout,
+            banner: String::new(),
             token: String::new(),
         }
     }
 
+    /// Reads what it prints up to a line with this start.
+    pub(crate) fn read_until(&mut self, start: &str) {
+        let mut line = String::new();
+        while !line.starts_with(start) {
+            line.clear();
+            let read = self.stdout.read_line(&mut line).expect("it writes UTF-8");
+            assert!(read > 0, "it ended before it was ready: {}", self.banner);
+            self.banner.push_str(&line);
+        }
+    }
+
+    /// Ends it at once.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Asks it to stop, and waits until it has.
+    pub(crate) fn stop(&mut self) {
+        let id = self.child.id().to_string();
+        let asked = Command::new("kill").args(["-TERM", &id]).status();
+        assert!(asked.is_ok_and(|asked| asked.success()), "it runs");
+        let status = self.child.wait().expect("it is a child");
+        assert_eq!(status.code(), Some(0), "it ends well");
+    }
+
     /// The text after a label of the banner.
-    fn line(&self, label: &str) -> &str {
+    pub(crate) fn line(&self, label: &str) -> &str {
         let found = self.banner.lines().find_map(|line| line.strip_prefix(label));
         found.unwrap_or_else(|| panic!("no {label} in {}", self.banner))
     }
@@ -105,7 +135,7 @@ impl ControlServer {
             .to_owned()
     }
 
-    fn admin_url(&self) -> String {
+    pub(crate) fn admin_url(&self) -> String {
         let link = self.line("admin: ");
         link.split(['#', ' '])
             .next()
@@ -116,19 +146,19 @@ impl ControlServer {
 
     /// Runs a command against this server.
     pub(crate) fn run(&self, folder: &TestFolder, args: &[&str]) -> CommandOutput {
-        let output = command(folder)
-            .args(args)
-            .env("TOLLGATE_URL", self.line("http: "))
-            .env("TOLLGATE_ADMIN_URL", self.admin_url())
-            .env("TOLLGATE_ADMIN_TOKEN", &self.token)
-            .output()
-            .expect("the program can be run");
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it writes UTF-8");
-        CommandOutput {
-            code: output.status.code(),
-            stdout: text(output.stdout),
-            stderr: text(output.stderr),
-        }
+        self.run_as(folder, &self.token, args)
+    }
+
+    /// The same with another token.
+    pub(crate) fn run_as(&self, folder: &TestFolder, token: &str, args: &[&str]) -> CommandOutput {
+        let mut command = client(folder, &self.admin_url(), token, args);
+        output(command.env("TOLLGATE_URL", self.line("http: ")))
+    }
+
+    /// Makes the first token, which all commands use from then on.
+    pub(crate) fn set_up(&mut self, folder: &TestFolder, name: &str) {
+        let text = self.succeed(folder, &["token", "add", name, "--setup", &self.setup_code()]);
+        self.token = secret(&text, "token: ");
     }
 
     /// The same for a command that must succeed; returns what it printed.
@@ -143,6 +173,58 @@ impl Drop for ControlServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// The text after a label in the output of a command.
+pub(crate) fn secret(text: &str, label: &str) -> String {
+    let found = text.lines().find_map(|line| line.strip_prefix(label));
+    found.unwrap_or_else(|| panic!("no {label} in {text}")).to_owned()
+}
+
+/// Runs a command against an admin API.
+pub(crate) fn run_at(folder: &TestFolder, url: &str, token: &str, args: &[&str]) -> CommandOutput {
+    output(&mut client(folder, url, token, args))
+}
+
+/// The same with input.
+pub(crate) fn run_with_input(folder: &TestFolder, url: &str, input: &str, args: &[&str]) -> CommandOutput {
+    folder.write("input", input);
+    let file = fs::File::open(folder.path().join("input")).expect("it was written");
+    output(client(folder, url, "tgt_a_b", args).stdin(file))
+}
+
+fn client(folder: &TestFolder, url: &str, token: &str, args: &[&str]) -> Command {
+    let mut command = command(folder);
+    command
+        .args(args)
+        .env("TOLLGATE_ADMIN_URL", url)
+        .env("TOLLGATE_ADMIN_TOKEN", token);
+    command
+}
+
+/// `tollgate serve` with one front end and these flags.
+pub(crate) fn serve(folder: &TestFolder, flags: &[&str]) -> Command {
+    let mut command = command(folder);
+    command.args(["serve", "--set", "server.http=127.0.0.1:0"]).args(flags);
+    for name in [
+        "TOLLGATE_SERVER__GRPC",
+        "TOLLGATE_SERVER__RESP",
+        "TOLLGATE_SERVER__DEBUG",
+    ] {
+        command.env(name, "disabled");
+    }
+    command
+}
+
+/// Runs a command to its end.
+pub(crate) fn output(command: &mut Command) -> CommandOutput {
+    let output = command.output().expect("the program can be run");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it writes UTF-8");
+    CommandOutput {
+        code: output.status.code(),
+        stdout: text(output.stdout),
+        stderr: text(output.stderr),
     }
 }
 

@@ -1,139 +1,147 @@
-//! The two tiers of `docs/control-plane.md`: ceilings of endpoints, plans of merchants, overrides of single ones, in a database.
+//! Does what `docs/control-plane.md` says, step by step, and compares every output with the one the page shows.
 
+use crate::page::{self, Step};
 use crate::program::{ControlServer, TestFolder};
+use std::process::{Command, Stdio};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
+use tollgate_test_kit::postgres::Postgres;
 
-const PAGE: &str = include_str!("../../../../docs/control-plane.md");
+fn page() -> String {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/control-plane.md");
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// A reader at a shell.
+struct Reader {
+    folder: TestFolder,
+    servers: Vec<ControlServer>,
+    /// Texts of the page, and what they are in this run.
+    names: Vec<(String, String)>,
+    /// The last secret that a command printed.
+    secret: String,
+    token: String,
+}
+
+impl Reader {
+    fn new() -> Self {
+        Self {
+            folder: TestFolder::new(),
+            servers: Vec::new(),
+            names: Vec::new(),
+            secret: String::new(),
+            token: String::new(),
+        }
+    }
+
+    fn follow(&mut self, steps: Vec<Step>) {
+        for step in steps {
+            match step {
+                Step::File { name, text } => self.folder.write(&name, &self.actual(&text)),
+                Step::Command { command, output } => {
+                    let found = self.run(&command, &output);
+                    let found = self
+                        .names
+                        .iter()
+                        .fold(found, |text, (shown, real)| text.replace(real, shown));
+                    assert!(
+                        page::matches(&output, &found),
+                        "$ {command}\nthe page shows:\n{output}\nfound:\n{found}"
+                    );
+                }
+            }
+        }
+    }
+
+    fn actual(&self, text: &str) -> String {
+        self.names
+            .iter()
+            .fold(text.to_owned(), |text, (shown, real)| text.replace(shown, real))
+    }
+
+    /// Does what a command says. `shown` is the output that the page has for it.
+    fn run(&mut self, command: &str, shown: &str) -> String {
+        if let Some(flags) = command.strip_prefix("tollgate serve") {
+            return self.serve(flags, shown);
+        }
+        if command.starts_with("export TOLLGATE_ADMIN_TOKEN=") {
+            self.token.clone_from(&self.secret);
+            return String::new();
+        }
+        let program = std::path::Path::new(env!("CARGO_BIN_EXE_tollgate"));
+        let programs = program.parent().expect("it is in a folder").display();
+        let paths = format!("{programs}:{}", std::env::var("PATH").unwrap_or_default());
+        // A reader says yes to every question.
+        self.folder.write(".input", "y\n");
+        let script = format!("{{ {}\n}} 2>&1", self.actual(command));
+        let mut shell = Command::new("sh");
+        if let Some(first) = self.servers.first() {
+            shell.env("TOLLGATE_URL", first.line("http: "));
+            shell.env("TOLLGATE_ADMIN_URL", first.admin_url());
+        }
+        let output = shell
+            .args(["-c", &script])
+            .current_dir(self.folder.path())
+            .env("PATH", paths)
+            .env("TOLLGATE_ADMIN_TOKEN", &self.token)
+            .stdin(self.folder.open(".input"))
+            .stderr(Stdio::inherit())
+            .output()
+            .expect("there is a shell");
+        let text = String::from_utf8(output.stdout).expect("it writes UTF-8");
+        if let Some(secret) = text.lines().find_map(|line| line.strip_prefix("token: ")) {
+            self.secret = secret.to_owned();
+        }
+        // The answer is not part of what the program prints, but of what a reader sees.
+        text.replace("[y/N] ", "[y/N] y\n")
+    }
+
+    /// Starts a server on free ports, whatever ports the page names.
+    fn serve(&mut self, flags: &str, shown: &str) -> String {
+        let flags: Vec<&str> = flags.split_whitespace().collect();
+        let free: Vec<String> = flags
+            .iter()
+            .map(|flag| match flag.split_once("=127.0.0.1:") {
+                Some((name, _)) => format!("{name}=127.0.0.1:0"),
+                None => (*flag).to_owned(),
+            })
+            .collect();
+        let server =
+            ControlServer::start_with_flags(&self.folder, &free.iter().map(String::as_str).collect::<Vec<_>>());
+        for (setting, label, default) in [("server.http=", "http: ", "8080"), ("server.admin=", "admin: ", "8090")] {
+            let shown = flags.iter().find_map(|flag| flag.strip_prefix(setting));
+            let shown = shown.map_or_else(|| format!("127.0.0.1:{default}"), str::to_owned);
+            let real = server.line(label).trim_start_matches("http://");
+            let real = real.split('/').next().unwrap_or(real).to_owned();
+            self.names.push((shown, real));
+        }
+        let code = shown.lines().find_map(|line| line.split_once("#setup="));
+        self.names
+            .extend(code.map(|(_, code)| (code.to_owned(), server.setup_code())));
+        let banner = server.banner.clone();
+        self.servers.push(server);
+        banner
+    }
+}
 
 #[test]
 fn the_walkthrough_of_the_page_goes_as_it_is_written() {
-    let folder = TestFolder::new();
-    let rules = PAGE.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next());
-    let rules = rules.expect("the page has rules");
-    folder.write("rules/plans.yaml", rules);
-    let mut server = ControlServer::start(&folder);
-    assert!(
-        !folder.path().join("data/control.db").exists(),
-        "nothing is written before the first change"
-    );
+    let mut reader = Reader::new();
+    let steps = page::steps(&page(), &["From a file to a managed rule", "From Git"]);
+    assert!(steps.len() > 15, "the page has a walkthrough: {steps:?}");
+    reader.follow(steps);
+}
 
-    // The first admin.
-    let text = server.succeed(&folder, &["token", "add", "ops", "--setup", &server.setup_code()]);
-    let token = text.lines().find_map(|line| line.strip_prefix("token: "));
-    server.token = token.unwrap_or_else(|| panic!("{text}")).to_owned();
-
-    // A file becomes managed rules.
-    let text = server.succeed(&folder, &["rules", "apply", "rules", "--yes", "--reason", "plans"]);
-    assert!(
-        text.starts_with(
-            "live: no version is published\n+ default/charges-ceiling  new\n+ default/merchant-plan    new\nplan: 0 changed, 2 added"
-        ),
-        "{text}"
-    );
-    assert!(text.contains("published version 1, revision 1\n"), "{text}");
-    let explained = server.succeed(&folder, &["explain", "merchant=m_42"]);
-    assert!(explained.contains("100 per 1min"), "{explained}");
-    let equal = server.run(&folder, &["rules", "diff", "rules"]);
-    assert_eq!(
-        (equal.code, equal.stdout.as_str()),
-        (Some(0), "no changes\n"),
-        "{equal:?}"
-    );
-
-    // One merchant gets more.
-    let row = [
-        "merchant-plan",
-        "merchant=m_42",
-        "--limit",
-        "20000/min",
-        "--until",
-        "7day",
-        "--reason",
-        "sale",
-    ];
-    let text = server.succeed(&folder, &[&["overrides", "set"], &row[..]].concat());
-    assert!(
-        text.starts_with("default/merchant-plan merchant=m_42: 20000/min until "),
-        "{text}"
-    );
-    assert!(text.ends_with(", revision 2\n"), "{text}");
-    let explained = server.succeed(&folder, &["explain", "merchant=m_42"]);
-    assert!(explained.contains("20000 per 1min"), "{explained}");
-    let refused = server.run(
-        &folder,
-        &["overrides", "set", "merchant-plan", "merchant=m_42", "--limit", "many"],
-    );
-    assert_eq!(refused.code, Some(1), "{refused:?}");
-
-    // A stricter plan says so before it is live, and names the row above it.
-    folder.write("rules/plans.yaml", &rules.replace("limit: 100/min", "limit: 60/min"));
-    let plan = server.run(&folder, &["rules", "diff", "rules"]);
-    assert_eq!(plan.code, Some(1), "{plan:?}");
-    let line = "~ default/merchant-plan  limit 100/min -> 60/min  stricter; usage is kept\n! 1 override row of default/merchant-plan is above the new limit";
-    assert!(plan.stdout.contains(line), "{plan:?}");
-    let unconfirmed = server.run(&folder, &["rules", "apply", "rules"]);
-    assert_eq!(unconfirmed.code, Some(1), "{unconfirmed:?}");
-
-    // A saved plan is published as it was, and only while nothing else was.
-    server.succeed(&folder, &["rules", "apply", "rules", "--plan-out", "stricter.plan"]);
-    server.succeed(
-        &folder,
-        &["rules", "apply", "stricter.plan", "--yes", "--reason", "stricter"],
-    );
-    folder.write("rules/plans.yaml", rules);
-    let explained = server.succeed(&folder, &["explain", "merchant=m_1"]);
-    assert!(explained.contains("60 per 1min"), "{explained}");
-
-    // A push after an edit by hand is refused with its author.
-    let refused = server.run(&folder, &["rules", "push", "rules", "--reason", "ci"]);
-    assert_eq!(refused.code, Some(1), "{refused:?}");
-    assert!(refused.stderr.contains("ops"), "{refused:?}");
-
-    // And back, with everything in the audit log.
-    server.succeed(&folder, &["rules", "rollback", "--reason", "checkout denied"]);
-    let explained = server.succeed(&folder, &["explain", "merchant=m_1"]);
-    assert!(explained.contains("100 per 1min"), "{explained}");
-    let audit = server.succeed(&folder, &["audit", "--since", "1h"]);
-    for reason in ["plans", "sale", "stricter", "checkout denied"] {
-        assert!(audit.contains(reason), "{reason}: {audit}");
+#[test]
+fn the_fleet_of_the_page_shares_one_postgresql() {
+    let postgres = Postgres::shared();
+    let redis = Server::start(ServerKind::Redis70);
+    let mut reader = Reader::new();
+    for (shown, real) in [
+        ("postgres://tollgate@127.0.0.1/tollgate", postgres.create_database()),
+        ("redis://127.0.0.1:6379/0", redis.url()),
+    ] {
+        reader.names.push((shown.to_owned(), real));
     }
-    let intact = server.succeed(&folder, &["audit", "--verify"]);
-    assert!(intact.starts_with("intact: "), "{intact}");
-    let status = server.succeed(&folder, &["control", "status"]);
-    assert!(status.contains("1 override rows"), "{status}");
-    server.succeed(&folder, &["rules", "check", "--live"]);
-}
-
-#[test]
-fn push_and_pull_return_the_same_bytes_and_no_new_revision() {
-    let folder = TestFolder::new();
-    let text = "# A comment that stays.\nrules:\n  - { id: a, per: user,   limit: 5/min }\n";
-    folder.write("rules/a.yaml", text);
-    folder.write("rules/shop/b.yaml", "domain: shop\nrules: [{ id: b, limit: 9/s }]\n");
-    let mut server = ControlServer::start(&folder);
-    let added = server.succeed(&folder, &["token", "add", "ci", "--setup", &server.setup_code()]);
-    let token = added.lines().find_map(|line| line.strip_prefix("token: "));
-    server.token = token.unwrap_or_else(|| panic!("{added}")).to_owned();
-    let push = |from: &str| {
-        server.succeed(
-            &folder,
-            &["rules", "push", from, "--reason", "ci", "--commit", "4f1c2e"],
-        )
-    };
-    let first = push("rules");
-    assert!(first.contains("published version 1, revision 1\n"), "{first}");
-    server.succeed(&folder, &["rules", "pull", "--to", "copy"]);
-    assert_eq!(folder.read("copy/a.yaml"), text);
-    assert_eq!(folder.read("copy/shop/b.yaml"), folder.read("rules/shop/b.yaml"));
-    assert_eq!(push("copy"), "no changes: version 1, revision 1\n");
-}
-
-#[test]
-fn a_command_without_a_valid_token_is_an_error_with_the_next_step() {
-    let folder = TestFolder::new();
-    let mut server = ControlServer::start(&folder);
-    server.succeed(&folder, &["token", "add", "ops", "--setup", &server.setup_code()]);
-    server.token = "tgt_0_0".to_owned();
-    let output = server.run(&folder, &["overrides", "list"]);
-    assert_eq!(output.code, Some(2), "{output:?}");
-    assert!(output.stderr.contains("TOLLGATE_ADMIN_TOKEN"), "{output:?}");
+    reader.follow(page::steps(&page(), &["A fleet with PostgreSQL"]));
+    assert_eq!(reader.servers.len(), 2);
 }

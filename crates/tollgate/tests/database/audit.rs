@@ -60,7 +60,13 @@ fn anchors_in_the_log_of_changes_find_a_cut_end() {
                 database.record(record("export")).await.unwrap();
             }
             let seq = database.audit(&AuditFilter::default(), None, 1).await.unwrap()[0].seq;
-            database.anchor_audit(&author("system")).await.unwrap();
+            let anchored = database.anchor_audit(&author("system")).await.unwrap();
+            let again = database.anchor_audit(&author("system")).await.unwrap();
+            assert_eq!(
+                (again.revision, again.changes.len()),
+                (anchored.revision, 0),
+                "nothing is new since"
+            );
             assert!(database.verify_audit(None).await.unwrap().is_intact());
             storage.execute(&format!("DELETE FROM audit WHERE seq >= {seq}")).await;
             let report = database.verify_audit(None).await.unwrap();

@@ -15,7 +15,7 @@ fn writes_nothing_before_the_first_change() {
         assert_eq!(database.changes_since(0, 10).await, Ok(Vec::new()));
         assert_eq!(database.rows(&RowFilter::default(), None, 10).await, Ok(Vec::new()));
         assert_eq!(database.has_principals().await, Ok(false));
-        assert_eq!(database.take_lease("expiry", "a", 1_000).await, Ok(true));
+        assert_eq!(database.acquire_lease("expiry", "a", 1_000).await, Ok(true));
         let report = InstanceReport {
             id: "i".to_owned(),
             status: "{}".to_owned(),
@@ -110,8 +110,20 @@ fn a_stale_condition_writes_nothing_and_names_the_author() {
         };
         assert_eq!((stale.revision, stale.item.as_str()), (0, ""));
 
-        database.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
-        for request in [on(Precondition::Absent), unchanged(1, 2), unchanged(2, 1)] {
+        let mut first = unchanged(0, 0);
+        first.changes = vec![row("m_1", "10/s")];
+        first.author = author("ada");
+        database
+            .commit(first)
+            .await
+            .expect("of an instance that has seen nothing yet");
+        for request in [
+            on(Precondition::Absent),
+            unchanged(0, 0),
+            unchanged(1, 0),
+            unchanged(1, 2),
+            unchanged(2, 1),
+        ] {
             let Err(DatabaseError::Stale(stale)) = database.commit(request).await else {
                 panic!("the row was changed");
             };

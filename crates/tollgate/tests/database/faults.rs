@@ -1,6 +1,6 @@
 //! Databases that are locked, frozen, killed, damaged, or newer than this program.
 
-use crate::fixture::{Storage, commit, key, on_both, row, run};
+use crate::fixture::{Storage, commit, eventually, key, on_both, row, run};
 use std::time::{Duration, Instant};
 use tollgate::control::database::{Database, DatabaseError, RowFilter};
 use tollgate::control::model::ChangeBody;
@@ -17,10 +17,13 @@ fn a_file_locked_by_another_program_is_unavailable_for_writes_only() {
         database.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
         let mut raw = storage.raw().await;
         raw.execute("BEGIN EXCLUSIVE").await;
-        let started = Instant::now();
-        let refused = database.commit(commit(vec![row("m_1", "20/s")])).await;
-        assert!(matches!(refused, Err(DatabaseError::Unavailable(_))), "{refused:?}");
-        assert!(started.elapsed() < DEADLINE, "{:?}", started.elapsed());
+        let import = (0..2_000).map(|number| row(&format!("m_{number}"), "20/s")).collect();
+        for changes in [vec![row("m_1", "20/s")], import] {
+            let started = Instant::now();
+            let refused = database.commit(commit(changes)).await;
+            assert!(matches!(refused, Err(DatabaseError::Unavailable(_))), "{refused:?}");
+            assert!(started.elapsed() < DEADLINE, "{:?}", started.elapsed());
+        }
         assert_eq!(database.row(&key("m_1")).await.unwrap().unwrap().terms, "10/s");
         raw.execute("ROLLBACK").await;
         assert_eq!(
@@ -99,13 +102,57 @@ fn a_locked_table_is_unavailability() {
         database.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
         let mut raw = storage.raw().await;
         raw.execute("BEGIN").await;
-        raw.execute("LOCK TABLE head").await;
+        raw.execute("LOCK TABLE override_row, head IN ACCESS EXCLUSIVE MODE")
+            .await;
         let started = Instant::now();
         let refused = database.commit(commit(vec![row("m_1", "20/s")])).await;
         assert!(matches!(refused, Err(DatabaseError::Unavailable(_))), "{refused:?}");
         assert!(started.elapsed() < DEADLINE, "{:?}", started.elapsed());
         raw.execute("ROLLBACK").await;
         eventually(|| database.commit(commit(vec![row("m_1", "30/s")]))).await;
+    });
+}
+
+#[test]
+fn a_server_that_vanished_does_not_keep_the_connections() {
+    let mut server = Postgres::start();
+    let url = server.create_database();
+    run(async {
+        let database = Database::postgres(&url).unwrap();
+        database.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
+        server.freeze();
+        // More than there are connections.
+        let calls = (0..12).map(|_| {
+            let database = database.clone();
+            tokio::spawn(async move { database.head().await })
+        });
+        for call in calls.collect::<Vec<_>>() {
+            let answer = call.await.unwrap();
+            assert!(matches!(answer, Err(DatabaseError::Unavailable(_))), "{answer:?}");
+        }
+        server.thaw();
+        server.revive();
+        eventually(|| database.commit(commit(vec![row("m_1", "30/s")]))).await;
+    });
+}
+
+#[test]
+fn those_who_listen_are_woken_after_the_server_was_away() {
+    let mut server = Postgres::start();
+    let url = server.create_database();
+    run(async {
+        let database = Database::postgres(&url).unwrap();
+        database.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
+        let listening = Database::postgres(&url).unwrap();
+        let mut hints = listening.listen();
+        // Connected.
+        hints.changed().await.unwrap();
+        hints.mark_unchanged();
+        server.kill();
+        server.revive();
+        // What was sent meanwhile is lost: the hint says that something may have been.
+        let hint = tokio::time::timeout(Duration::from_secs(30), hints.changed());
+        hint.await.expect("a hint after the connection is back").unwrap();
     });
 }
 
@@ -134,8 +181,12 @@ fn a_newer_database_is_read_only() {
             .await;
         let other = storage.open();
         assert_eq!(other.rows(&RowFilter::default(), None, 10).await.unwrap().len(), 1);
-        let refused = other.commit(commit(vec![row("m_1", "20/s")])).await;
-        assert!(matches!(refused, Err(DatabaseError::Newer(_))), "{refused:?}");
+        // One that has written before it was migrated must not go on.
+        for database in [&other, &database] {
+            let refused = database.commit(commit(vec![row("m_1", "20/s")])).await;
+            assert!(matches!(refused, Err(DatabaseError::Newer(_))), "{refused:?}");
+        }
+        assert_eq!(database.row(&key("m_1")).await.unwrap().unwrap().terms, "10/s");
     });
 }
 
@@ -239,16 +290,4 @@ async fn unknown_chain(database: &Database, body: &str) -> String {
 
 fn nothing_yet() -> DatabaseError {
     DatabaseError::Missing("a change".to_owned())
-}
-
-/// The first success within ten seconds.
-async fn eventually<T, F: Future<Output = Result<T, DatabaseError>>>(call: impl Fn() -> F) -> T {
-    let started = Instant::now();
-    loop {
-        match call().await {
-            Ok(value) => return value,
-            Err(error) => assert!(started.elapsed() < Duration::from_secs(10), "{error}"),
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }

@@ -3,12 +3,15 @@
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use tollgate::control::database::{CommitRequest, Database, RowKey};
-use tollgate::control::model::{Author, ChangeBody, RowSubject};
+use std::time::{Duration, Instant};
+use tollgate::control::database::{CommitRequest, Database, DatabaseError, NewVersion, RowKey};
+use tollgate::control::model::{
+    Author, Change, ChangeBody, Digest, Grammar, RowSubject, SetFile, VersionMeta, VersionState,
+};
 use tollgate_test_kit::postgres::Postgres;
 
 /// 15 Nov 2026, in milliseconds.
@@ -23,7 +26,10 @@ pub(crate) struct Storage {
 
 enum StorageKind {
     Sqlite(PathBuf),
-    Postgres { url: String, _server: Arc<Postgres> },
+    Postgres {
+        url: String,
+        _server: Option<Arc<Postgres>>,
+    },
 }
 
 impl Storage {
@@ -37,7 +43,18 @@ impl Storage {
     pub(crate) fn postgres() -> Self {
         let server = Postgres::shared();
         let url = server.create_database();
-        Self::of(StorageKind::Postgres { url, _server: server })
+        let _server = Some(server);
+        Self::of(StorageKind::Postgres { url, _server })
+    }
+
+    /// A database of a server that is the caller's.
+    pub(crate) fn postgres_at(url: String) -> Self {
+        Self::of(StorageKind::Postgres { url, _server: None })
+    }
+
+    /// A file in this folder, which is the caller's.
+    pub(crate) fn sqlite_in(folder: &Path) -> Self {
+        Self::of(StorageKind::Sqlite(folder.join("data")))
     }
 
     /// One of each kind.
@@ -113,6 +130,26 @@ impl RawConnection {
     }
 }
 
+impl RawConnection {
+    /// The number that a query returns.
+    pub(crate) async fn number(&mut self, sql: &str) -> i64 {
+        let sql = AssertSqlSafe(sql.to_owned());
+        match self {
+            Self::Sqlite(connection) => sqlx::query_scalar(sql).fetch_one(connection).await.unwrap(),
+            Self::Postgres(connection) => sqlx::query_scalar(sql).fetch_one(connection).await.unwrap(),
+        }
+    }
+
+    /// The text that a query returns.
+    pub(crate) async fn text(&mut self, sql: &str) -> String {
+        let sql = AssertSqlSafe(sql.to_owned());
+        match self {
+            Self::Sqlite(connection) => sqlx::query_scalar(sql).fetch_one(connection).await.unwrap(),
+            Self::Postgres(connection) => sqlx::query_scalar(sql).fetch_one(connection).await.unwrap(),
+        }
+    }
+}
+
 /// Runs a test on both kinds of database.
 pub(crate) fn on_both(test: impl AsyncFn(&Storage, Database)) {
     for storage in Storage::both() {
@@ -180,5 +217,69 @@ pub(crate) fn commit(changes: Vec<ChangeBody>) -> CommitRequest {
         changes,
         rules: Vec::new(),
         action: None,
+    }
+}
+
+pub(crate) fn file(path: &str, text: &str) -> SetFile {
+    SetFile {
+        path: path.to_owned(),
+        grammar: Grammar::Own,
+        text: text.to_owned(),
+    }
+}
+
+pub(crate) fn version(parent: u64, source: &str, files: Vec<SetFile>) -> NewVersion {
+    NewVersion {
+        parent,
+        format: 3,
+        state: VersionState::Prepared,
+        source: source.to_owned(),
+        files,
+    }
+}
+
+pub(crate) fn publish(meta: &VersionMeta) -> CommitRequest {
+    commit(vec![ChangeBody::Publish {
+        version: meta.number,
+        digest: meta.digest,
+    }])
+}
+
+/// The log and the audit log are whole, and the head is at their end.
+pub(crate) async fn assert_whole(database: &Database, storage: &Storage) {
+    let head = database.head().await.unwrap().unwrap();
+    let mut changes = Vec::new();
+    loop {
+        let after = changes.last().map_or(0, |change: &Change| change.revision);
+        let page = database.changes_since(after, 10_000).await.unwrap();
+        if page.is_empty() {
+            break;
+        }
+        changes.extend(page);
+    }
+    let end = changes
+        .last()
+        .map_or((0, Digest::default()), |change| (change.revision, change.chain));
+    assert_eq!(end, (head.revision, head.chain));
+    let report = database.verify_audit(None).await.unwrap();
+    assert!(report.is_intact(), "{report:?}");
+    let mut raw = storage.raw().await;
+    let rows = raw.number("SELECT count(*) FROM override_row").await;
+    let sql = "SELECT items FROM table_size WHERE name = 'override_row'";
+    assert_eq!(raw.number(sql).await, rows);
+    if storage.file().is_some() {
+        assert_eq!(raw.text("PRAGMA integrity_check").await, "ok");
+    }
+}
+
+/// The first success within some seconds.
+pub(crate) async fn eventually<T, F: Future<Output = Result<T, DatabaseError>>>(call: impl Fn() -> F) -> T {
+    let started = Instant::now();
+    loop {
+        match call().await {
+            Ok(value) => return value,
+            Err(error) => assert!(started.elapsed() < Duration::from_secs(30), "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -3,7 +3,7 @@
 use crate::fixture::{START_MS, attribute, author, commit, key, on_both, row};
 use std::sync::atomic::Ordering;
 use tollgate::control::database::{
-    AttributeFilter, AttributeKey, AuditFilter, DatabaseError, InstanceReport, Retention, RowFilter, RowKey,
+    AttributeFilter, AttributeKey, AuditFilter, Database, DatabaseError, InstanceReport, Retention, RowFilter, RowKey,
 };
 use tollgate::control::model::ChangeBody;
 
@@ -128,14 +128,30 @@ fn a_lease_has_one_holder_until_it_ends() {
     on_both(async |storage, database| {
         database.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
         let other = storage.open();
-        assert_eq!(database.take_lease("expiry", "a", 1_000).await, Ok(true));
-        assert_eq!(other.take_lease("expiry", "b", 1_000).await, Ok(false));
-        assert_eq!(database.take_lease("expiry", "a", 2_000).await, Ok(true), "renewed");
+        let acquire = async |database: &Database, holder: &str, for_ms: u64| {
+            let until = storage.clock.load(Ordering::Relaxed) + for_ms;
+            database.acquire_lease("expiry", holder, until).await
+        };
+        assert_eq!(acquire(&database, "a", 1_000).await, Ok(true));
+        assert_eq!(acquire(&other, "b", 1_000).await, Ok(false));
+        assert_eq!(
+            other.acquire_lease("retention", "b", START_MS + 1).await,
+            Ok(true),
+            "another one"
+        );
+        assert_eq!(acquire(&database, "a", 2_000).await, Ok(true), "renewed");
         storage.clock.fetch_add(1_999, Ordering::Relaxed);
-        assert_eq!(other.take_lease("expiry", "b", 1_000).await, Ok(false));
+        assert_eq!(acquire(&other, "b", 1_000).await, Ok(false));
         storage.clock.fetch_add(1, Ordering::Relaxed);
-        assert_eq!(other.take_lease("expiry", "b", 1_000).await, Ok(true));
-        assert_eq!(database.take_lease("expiry", "a", 1_000).await, Ok(false));
+        assert_eq!(acquire(&other, "b", 1_000).await, Ok(true));
+        assert_eq!(acquire(&database, "a", 1_000).await, Ok(false));
+        // One that a clock far ahead has written would be held for ever.
+        assert!(matches!(
+            acquire(&other, "b", 3_600_001).await,
+            Err(DatabaseError::Invalid(_))
+        ));
+        storage.execute("UPDATE lease SET until = until + 7200000").await;
+        assert_eq!(acquire(&database, "a", 1_000).await, Ok(true));
     });
 }
 

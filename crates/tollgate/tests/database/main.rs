@@ -7,9 +7,13 @@
 )]
 
 mod access;
+mod adoption;
 mod audit;
 mod commits;
+mod crashes;
 mod faults;
 mod fixture;
+mod latency;
 mod lists;
+mod retention;
 mod versions;

@@ -1,36 +1,9 @@
 //! Versions, their files, publishes and the history of rules.
 
-use crate::fixture::{author, commit, key, on_both, row};
+use crate::fixture::{author, commit, file, key, on_both, publish, row, version};
 use tollgate::control::chain::set_digest;
-use tollgate::control::database::{
-    CommitRequest, DatabaseError, ItemCondition, ItemKey, NewVersion, Retention, RuleChange,
-};
-use tollgate::control::model::{ChangeBody, Digest, Grammar, Precondition, SetFile, VersionMeta, VersionState};
-
-fn file(path: &str, text: &str) -> SetFile {
-    SetFile {
-        path: path.to_owned(),
-        grammar: Grammar::Own,
-        text: text.to_owned(),
-    }
-}
-
-fn version(parent: u64, source: &str, files: Vec<SetFile>) -> NewVersion {
-    NewVersion {
-        parent,
-        format: 3,
-        state: VersionState::Prepared,
-        source: source.to_owned(),
-        files,
-    }
-}
-
-fn publish(meta: &VersionMeta) -> CommitRequest {
-    commit(vec![ChangeBody::Publish {
-        version: meta.number,
-        digest: meta.digest,
-    }])
-}
+use tollgate::control::database::{DatabaseError, ItemCondition, ItemKey, Retention, RuleChange};
+use tollgate::control::model::{Digest, Precondition, VersionState};
 
 fn changed(rule: &str, kind: &str) -> RuleChange {
     RuleChange {

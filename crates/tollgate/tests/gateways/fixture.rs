@@ -171,7 +171,11 @@ fn tollgate(folder: &Folder) -> (Process, u16) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.args(["serve", "--config", SETTINGS]);
     // Tests run side by side: what they do not ask for must not want the same port.
-    for name in ["TOLLGATE_SERVER__GRPC", "TOLLGATE_SERVER__RESP"] {
+    for name in [
+        "TOLLGATE_SERVER__GRPC",
+        "TOLLGATE_SERVER__RESP",
+        "TOLLGATE_SERVER__ADMIN",
+    ] {
         command.env(name, "disabled");
     }
     let mut process = Process::spawn(command, folder, "tollgate.log");

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 use tollgate_limiter::core::Micros;
+use tollgate_limiter::core::rules::{AttributeEdit, DerivedAttribute, EditProblems, RowEdit};
 use tollgate_test_kit::http::HttpServer;
 
 #[test]
@@ -267,6 +268,77 @@ fn an_explanation_names_every_rule_and_takes_nothing() {
     let text = client.answer();
     assert_eq!(text.header("content-type"), Some("text/plain; charset=utf-8"));
     assert!(text.body.contains("charges: skipped"), "{}", text.body);
+}
+
+#[test]
+fn an_explanation_names_the_row_and_the_origin_of_derived_attributes() {
+    let tier = |name: &str, default: Option<&str>, accept_caller| DerivedAttribute {
+        name: name.into(),
+        from: "user".into(),
+        default: default.map(Box::from),
+        accept_caller,
+    };
+    let derived = [
+        tier("tier", Some("free"), false),
+        tier("plan", None, true),
+        tier("kind", None, false),
+    ];
+    let server = HttpServer::start("- { id: plan, per: user, limit: 5/min, by: { tier: { gold: 9/min } } }\n");
+    server
+        .gate
+        .install_rules(server.gate.active_rules().with_derived(derived.into()));
+    let row = RowEdit {
+        domain: "default".into(),
+        rule: "plan".into(),
+        subject: [("tier".into(), "gold".into()), ("user".into(), "a".into())].into(),
+        terms: Some("7/min".into()),
+    };
+    let gold = |user: &str| AttributeEdit {
+        source: "user".into(),
+        subject: user.into(),
+        name: "tier".into(),
+        value: Some("gold".into()),
+    };
+    let problems = server.gate.amend_rules(&[row], &[gold("a"), gold("b")]);
+    assert_eq!(problems, EditProblems::default());
+    let mut client = server.connect();
+    for (user, expected_limit, expected_from, expected_tier) in [
+        (
+            "a",
+            7,
+            json!({ "kind": "row", "subject": [
+                { "attribute": "tier", "value": "gold" }, { "attribute": "user", "value": "a" },
+            ] }),
+            json!({ "attribute": "tier", "from": "user", "values": ["gold"], "origin": "table" }),
+        ),
+        (
+            "b",
+            9,
+            json!({ "kind": "by", "attribute": "tier", "value": "gold" }),
+            json!({ "attribute": "tier", "from": "user", "values": ["gold"], "origin": "table" }),
+        ),
+        (
+            "c",
+            5,
+            json!({ "kind": "limit" }),
+            json!({ "attribute": "tier", "from": "user", "values": ["free"], "origin": "default" }),
+        ),
+    ] {
+        let body = json!({ "attributes": { "user": user, "tier": "forged", "plan": "own", "kind": "forged" } });
+        let explanation = client.post("/v1/explain", body.to_string()).json();
+        let plan = &explanation["rules"][0];
+        assert_eq!(plan["from"], expected_from, "{user}");
+        assert_eq!(plan["limits"][0]["limit"], expected_limit, "{user}");
+        assert_eq!(
+            explanation["derived"],
+            json!([
+                expected_tier,
+                { "attribute": "plan", "from": "user", "values": ["own"], "origin": "caller" },
+                { "attribute": "kind", "from": "user", "values": [], "origin": "missing" },
+            ]),
+            "{user}"
+        );
+    }
 }
 
 #[test]

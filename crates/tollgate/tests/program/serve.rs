@@ -230,13 +230,6 @@ fn off_loopback_it_does_not_start_until_it_knows_whom_to_answer() {
 }
 
 #[test]
-fn what_this_version_has_not_is_refused() {
-    let (code, _, stderr) = run(&TestFolder::new(), &["serve", "--set", "server.admin=127.0.0.1:0"]);
-    assert_eq!(code, Some(2));
-    assert!(stderr.contains("this version has no"), "{stderr}");
-}
-
-#[test]
 fn counters_outlast_a_restart_by_a_snapshot_in_a_folder_that_is_locked() {
     let (folder, first) = TestServer::with_settings(
         "store: { url: memory, snapshot: counters }\ndata_dir: data\nrules: [{ id: r, per: user, limit: 2/h }]\n",

@@ -66,6 +66,7 @@ pub(crate) fn tollgate(folder: &TestFolder, args: &[&str]) -> Command {
     for name in [
         "TOLLGATE_SERVER__GRPC",
         "TOLLGATE_SERVER__RESP",
+        "TOLLGATE_SERVER__ADMIN",
         "TOLLGATE_SERVER__DEBUG",
     ] {
         command.env(name, "disabled");

@@ -7,6 +7,7 @@
     reason = "all of it is a test, and the lints know only the functions that are marked as one"
 )]
 
+mod derived;
 mod protocols;
 mod server;
 mod zero_limits;

@@ -19,7 +19,7 @@ pub(crate) struct TestVerdict {
     /// The name of the limit it reports.
     rule: Option<String>,
     /// Units remaining, unless it denies: the rls response then carries none.
-    remaining: Option<u64>,
+    pub(crate) remaining: Option<u64>,
 }
 
 /// Sends all attempts in order, each on its own, with the attribute `protocol`.

@@ -117,7 +117,7 @@ impl Value<'_> {
 }
 
 /// Returns the network of an IPv6 address. An IPv4-mapped address is that IPv4 address.
-fn network(given: &[u8], prefix: u8) -> Value<'_> {
+pub(crate) fn network(given: &[u8], prefix: u8) -> Value<'_> {
     let Some(address) = parse_address(given) else {
         return Value::Given(given);
     };

@@ -2,7 +2,7 @@
 
 use super::sets::RuleRows;
 use super::terms::{ParsedTerms, RowTerms};
-use super::{ORPHAN_RULE, ROWS_MAX, RowEdit, RowKey, RowProblem, Rows, push_value, row_key};
+use super::{ORPHAN_RULE, ROWS_MAX, RowEdit, RowKey, RowProblem, Rows, key_prefix, push_value};
 use crate::limit::Limit;
 use crate::problem::ValueError;
 use crate::quantity::Period;
@@ -12,24 +12,25 @@ use crate::rules::model::{
     CounterId, CounterSpec, Dimension, LimitGrammar, Rule, RuleSet, Terms, Variant, Window, Windows,
 };
 use crate::yaml::excerpt;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The maximum number of counters that the rows of one rule add: one for each period that the rule itself has not. They
-/// are removed only when the rules are compiled again.
+/// The maximum number of counters that the rows of one rule add: one for each period that the rule itself has not.
 const COUNTERS_MAX: usize = 64;
 /// The maximum length of a value in a subject.
 const VALUE_BYTES_MAX: usize = 4_096;
 
 impl RuleSet {
-    /// Returns the same rules with these edits of rows applied in order, and the edits that could not be applied: each of
-    /// those leaves its row as it was.
+    /// Returns the same rules with these edits of rows applied in order, and the edits that could not be applied. A row
+    /// whose new terms cannot be used has no effect, so that rules depend on the rows, not on how they came about.
     pub fn amend(&self, edits: &[RowEdit]) -> (Self, Vec<RowProblem>) {
         let mut amendment = Amendment {
             set: self,
             rows: self.rows.clone(),
-            added: Vec::new(),
+            added: Cow::Borrowed(&*self.added_counters),
             known_terms: HashMap::new(),
+            reserved: Vec::new(),
         };
         let mut problems = Vec::new();
         for (index, edit) in edits.iter().enumerate() {
@@ -40,10 +41,25 @@ impl RuleSet {
         let Amendment { rows, added, .. } = amendment;
         let mut next = self.clone();
         next.rows = rows;
-        if !added.is_empty() {
-            next.added_counters = self.added_counters.iter().cloned().chain(added).collect();
+        if let Cow::Owned(added) = added {
+            next.added_counters = added.into();
         }
         (next, problems)
+    }
+
+    /// Returns a value in the subject of a row as the rule counts it: an IPv6 address becomes the first address of its
+    /// network. Rows are stored under that value, because two of the same network would be one row.
+    pub fn counted_value<'v>(&self, domain: &str, rule: &str, attribute: &str, value: &'v str) -> Cow<'v, str> {
+        let index = self.find_rule(domain, rule);
+        let rule = index.and_then(|index| self.rules.get(index as usize));
+        let Some(grammar) = rule.and_then(|rule| rule.limit_grammar.as_ref()) else {
+            return Cow::Borrowed(value);
+        };
+        let dimension = Dimension::new(attribute, grammar.ipv6_prefix);
+        match String::from_utf8(dimension.value(value.as_bytes()).bytes().to_vec()) {
+            Ok(counted) if counted != value => Cow::Owned(counted),
+            _ => Cow::Borrowed(value),
+        }
     }
 }
 
@@ -51,10 +67,12 @@ impl RuleSet {
 struct Amendment<'e> {
     set: &'e RuleSet,
     rows: Rows,
-    /// The counters that the set does not have yet.
-    added: Vec<CounterSpec>,
+    /// The counters that rows use and rules do not.
+    added: Cow<'e, [CounterSpec]>,
     /// By rule and text: many rows have equal terms, and share them.
-    known_terms: HashMap<(u32, &'e str), Arc<RowTerms>>,
+    known_terms: HashMap<(u32, &'e str), RowTerms>,
+    /// The added counters of terms that no row has yet, with their rules.
+    reserved: Vec<(u32, CounterId)>,
 }
 
 /// The rule of a row and its index.
@@ -79,27 +97,37 @@ impl<'e> Amendment<'e> {
             let grammar = rule.limit_grammar.as_ref()?;
             Some(Target { rule, index, grammar })
         });
-        let Some(target) = target else {
-            return Err(ValueError::new(
-                format!(
-                    "`{}` comes from a file of envoyproxy/ratelimit, whose limits have no overrides",
-                    edit.rule
-                ),
-                "change its limit in that file, or make a rule of it in a domain of its own",
-            ));
+        let (target, text) = match (target, &edit.terms) {
+            (Some(target), text) => (target, text),
+            // There is none to delete.
+            (None, None) => return Ok(()),
+            (None, Some(_)) => {
+                return Err(ValueError::new(
+                    format!(
+                        "`{}` comes from a file of envoyproxy/ratelimit, whose limits have no overrides",
+                        edit.rule
+                    ),
+                    "change its limit in that file, or make a rule of it in a domain of its own",
+                ));
+            }
         };
         let attributes: Vec<Dimension> = edit
             .subject
             .iter()
             .map(|(name, _)| Dimension::new(name, target.grammar.ipv6_prefix))
             .collect();
-        match &edit.terms {
+        check_values(edit, &attributes)?;
+        let result = match text {
             Some(text) => self.set_row(target, edit, &attributes, text),
-            None => {
-                self.delete_row(target, edit, &attributes);
-                Ok(())
-            }
+            None => Ok(()),
+        };
+        if text.is_none() || result.is_err() {
+            self.delete_row(target, edit, &attributes);
         }
+        for (rule, counter) in std::mem::take(&mut self.reserved) {
+            self.count_use(rule, counter, -1);
+        }
+        result
     }
 
     fn set_row(
@@ -112,9 +140,9 @@ impl<'e> Amendment<'e> {
         let terms = self.terms(target, text)?;
         let known_set = self.rows.rules.find(target.index).and_then(|rows| rows.set(attributes));
         if let Some(number) = known_set.map(|set| set.number) {
-            let key = subject_key(target.index, number, attributes, edit);
-            if self.rows.table.find(&key).is_some() {
-                self.rows.table.insert(&key, Some(terms));
+            let key = subject_key(attributes, edit);
+            if self.rows.table.find(key_prefix(target.index, number), &key).is_some() {
+                self.insert(target.index, number, &key, terms);
                 return Ok(());
             }
         }
@@ -131,9 +159,16 @@ impl<'e> Amendment<'e> {
                 "name the same attributes as the other rows of the rule, or make several rules of it",
             ));
         };
-        let key = subject_key(target.index, number, attributes, edit);
-        self.rows.table.insert(&key, Some(terms));
+        self.insert(target.index, number, &subject_key(attributes, edit), terms);
         Ok(())
+    }
+
+    /// Sets the terms of a row, and counts the rows that use an added counter.
+    fn insert(&mut self, rule: u32, set: u8, key: &[u8], terms: RowTerms) {
+        self.count_uses(rule, &terms, 1);
+        if let Some(Some(before)) = self.rows.table.insert(key_prefix(rule, set), key, Some(terms)) {
+            self.count_uses(rule, &before, -1);
+        }
     }
 
     fn delete_row(&mut self, target: Target<'_>, edit: &RowEdit, attributes: &[Dimension]) {
@@ -141,32 +176,47 @@ impl<'e> Amendment<'e> {
         let Some(number) = set.map(|set| set.number) else {
             return;
         };
-        let key = subject_key(target.index, number, attributes, edit);
-        if self.rows.table.remove(&key).is_some()
-            && let Some(rows) = self.rule_rows(target.index)
+        let (prefix, key) = (key_prefix(target.index, number), subject_key(attributes, edit));
+        if let Some(Some(before)) = self.rows.table.remove(prefix, &key) {
+            self.count_uses(target.index, &before, -1);
+            if let Some(rows) = self.rule_rows(target.index) {
+                rows.remove_row(number);
+            }
+        }
+    }
+
+    /// Adds to the uses of each counter of these terms.
+    fn count_uses(&mut self, rule: u32, terms: &RowTerms, change: i32) {
+        terms.for_each_counter(|counter| self.count_use(rule, counter, change));
+    }
+
+    /// Adds to the uses of a counter, if it is an added one.
+    fn count_use(&mut self, rule: u32, counter: CounterId, change: i32) {
+        if counter.index() >= self.set.counters.len()
+            && let Some(rows) = self.rule_rows(rule)
         {
-            rows.remove_row(number);
+            rows.count_use(counter, change);
         }
     }
 
     /// Keeps a row whose rule does not exist, so that it is counted.
     fn apply_orphan(&mut self, edit: &RowEdit) -> Result<(), ValueError> {
-        let mut key = row_key(ORPHAN_RULE, 0);
+        let (prefix, mut key) = (key_prefix(ORPHAN_RULE, 0), RowKey::new());
         for name in [&edit.domain, &edit.rule] {
             push_value(&mut key, name.as_bytes(), false);
         }
         for text in edit.subject.iter().flat_map(|(name, value)| [name, value]) {
             push_value(&mut key, text.as_bytes(), false);
         }
-        let is_known = self.rows.table.find(&key).is_some();
+        let is_known = self.rows.table.find(prefix, &key).is_some();
         match (&edit.terms, is_known) {
             (Some(_), false) => {
                 self.check_space()?;
-                self.rows.table.insert(&key, None);
+                self.rows.table.insert(prefix, &key, None);
                 self.rows.orphans += 1;
             }
             (None, true) => {
-                self.rows.table.remove(&key);
+                self.rows.table.remove(prefix, &key);
                 self.rows.orphans -= 1;
             }
             (Some(_), true) | (None, false) => {}
@@ -189,9 +239,9 @@ impl<'e> Amendment<'e> {
     }
 
     /// The terms of a text for a rule, in both variants.
-    fn terms(&mut self, target: Target<'e>, text: &'e str) -> Result<Arc<RowTerms>, ValueError> {
+    fn terms(&mut self, target: Target<'e>, text: &'e str) -> Result<RowTerms, ValueError> {
         if let Some(known) = self.known_terms.get(&(target.index, text)) {
-            return Ok(Arc::clone(known));
+            return Ok(known.clone());
         }
         // Parsed before a counter is added: a row is accepted whole or not at all.
         let control = ParsedTerms::parse(text, &target.grammar.algorithm)?;
@@ -208,8 +258,8 @@ impl<'e> Amendment<'e> {
         let control = self.compile(target, Variant::Control, control)?;
         let experiment = experiment.map(|parsed| self.compile(target, Variant::Experiment, parsed));
         let experiment = experiment.transpose()?;
-        let terms = Arc::new(RowTerms { control, experiment });
-        self.known_terms.insert((target.index, text), Arc::clone(&terms));
+        let terms = RowTerms::new(control, experiment);
+        self.known_terms.insert((target.index, text), terms.clone());
         Ok(terms)
     }
 
@@ -270,9 +320,12 @@ impl<'e> Amendment<'e> {
             Some(known) => known,
             None => self.add_counter(target, variant, limit, name.as_deref().map(Arc::from))?,
         };
+        // Until the row has it, so that the next window does not get the same one.
+        self.count_use(index, counter, 1);
+        self.reserved.push((index, counter));
         Ok(Window {
             name: window_name.filter(|_| name.is_some()).unwrap_or(id),
-            limit: Arc::new(limit),
+            limit: self.rows.limits.share(limit),
             counter,
         })
     }
@@ -287,42 +340,44 @@ impl<'e> Amendment<'e> {
         let Target { rule, index, .. } = target;
         let known_id = self.counters_of(index).next().map(|(_, spec)| Arc::clone(&spec.id));
         let id = known_id.unwrap_or_else(|| (&*rule.id).into());
-        let counters = self.set.counters.len() + self.set.added_counters.len() + self.added.len();
-        let number = u32::try_from(counters).unwrap_or(u32::MAX);
-        let added = self.rule_rows(index).map(|rows| &mut rows.counters);
-        match added {
-            Some(added) if added.len() < COUNTERS_MAX => added.push(number),
-            _ => {
-                return Err(ValueError::new(
-                    format!(
-                        "rows of `{}` have used more than {COUNTERS_MAX} different periods",
-                        rule.id
-                    ),
-                    "use the periods of the rule's own limits; publishing the rules again frees unused ones",
-                ));
-            }
-        }
-        self.added.push(CounterSpec {
+        let spec = CounterSpec {
             domain: rule.domain.clone(),
             id: Arc::clone(&id),
             window_name: window_name.clone(),
             variant,
             limit,
             rule: index,
-        });
-        Ok((CounterId(number), window_name, id))
+        };
+        let first_added = self.set.counters.len();
+        let next = CounterId(u32::try_from(first_added + self.added.len()).unwrap_or(u32::MAX));
+        let Some(counter) = self
+            .rule_rows(index)
+            .and_then(|rows| rows.add_counter(next, COUNTERS_MAX))
+        else {
+            return Err(ValueError::new(
+                format!("rows of `{}` have more than {COUNTERS_MAX} different periods", rule.id),
+                "use the periods of the rule's own limits, or those of its other rows",
+            ));
+        };
+        let added = self.added.to_mut();
+        match added.get_mut(counter.index().saturating_sub(first_added)) {
+            None => added.push(spec),
+            Some(unused) => {
+                *unused = spec;
+                // Terms of rows that are deleted by now may name it.
+                self.known_terms.clear();
+            }
+        }
+        Ok((counter, window_name, id))
     }
 
-    /// The counters of a rule, those that were added included.
+    /// The counters of a rule, those that rows have added included.
     fn counters_of(&self, rule: u32) -> impl Iterator<Item = (CounterId, &CounterSpec)> {
         let compiled = self.set.compiled_counters_of(rule);
         let added = self.rows.rules.find(rule).into_iter().flat_map(|rows| &rows.counters);
-        let added = added.filter_map(|number| {
-            let index = *number as usize;
-            let known = self.set.counter(CounterId(*number));
-            let first = self.set.counters.len() + self.set.added_counters.len();
-            let spec = known.or_else(|| self.added.get(index.checked_sub(first)?))?;
-            Some((CounterId(*number), spec))
+        let added = added.filter_map(|added| {
+            let index = added.id.index().checked_sub(self.set.counters.len())?;
+            Some((added.id, self.added.get(index)?))
         });
         compiled.chain(added)
     }
@@ -334,8 +389,8 @@ fn window_name(rule: &Rule, period: Period) -> String {
 }
 
 /// The key of the row for a subject.
-fn subject_key(rule: u32, set: u8, attributes: &[Dimension], edit: &RowEdit) -> RowKey {
-    let mut key = row_key(rule, set);
+fn subject_key(attributes: &[Dimension], edit: &RowEdit) -> RowKey {
+    let mut key = RowKey::new();
     let last = attributes.len().saturating_sub(1);
     for (index, (dimension, (_, value))) in attributes.iter().zip(&edit.subject).enumerate() {
         push_value(&mut key, dimension.value(value.as_bytes()).bytes(), index == last);
@@ -362,6 +417,24 @@ fn check_subject(edit: &RowEdit) -> Result<(), ValueError> {
             return Err(ValueError::new(
                 format!("`{}` is not an attribute of a subject", excerpt(name)),
                 format!("give it a name and a value of at most {VALUE_BYTES_MAX} bytes"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Rejects values that the rule counts as others: two rows would be one.
+fn check_values(edit: &RowEdit, attributes: &[Dimension]) -> Result<(), ValueError> {
+    for (dimension, (name, value)) in attributes.iter().zip(&edit.subject) {
+        let counted = dimension.value(value.as_bytes());
+        if counted.bytes() != value.as_bytes() {
+            let counted = excerpt(&String::from_utf8_lossy(counted.bytes()));
+            return Err(ValueError::new(
+                format!("`{}` counts `{}` as `{counted}`", edit.rule, excerpt(value)),
+                format!(
+                    "write `{}={counted}`, which stands for all addresses of its network",
+                    excerpt(name)
+                ),
             ));
         }
     }

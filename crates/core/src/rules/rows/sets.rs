@@ -1,6 +1,6 @@
 //! The attribute sets that the rows of each rule name, so that an attempt is looked up once for each of them.
 
-use crate::rules::model::Dimension;
+use crate::rules::model::{CounterId, Dimension};
 use smallvec::SmallVec;
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -10,9 +10,16 @@ use std::sync::Arc;
 pub(super) struct RuleRows {
     /// In the order of precedence: those with more attributes first, then by their names.
     pub(super) sets: SmallVec<[RowSet; 1]>,
-    /// The counters that its rows have added, as indices into those of the set. They stay until the rules are compiled
-    /// again.
-    pub(super) counters: Vec<u32>,
+    /// The counters that its rows have added.
+    pub(super) counters: Vec<AddedCounter>,
+}
+
+/// A counter that rows of a rule have added.
+#[derive(Clone, Debug)]
+pub(super) struct AddedCounter {
+    pub(super) id: CounterId,
+    /// The number of windows of rows that use it. One without any is replaced when another is needed.
+    uses: u32,
 }
 
 /// The attributes that some rows of a rule name.
@@ -90,6 +97,31 @@ impl RuleRows {
             set.rows = set.rows.saturating_sub(1);
         }
         self.sets.retain(|set| set.rows > 0);
+    }
+
+    /// Returns the id of a counter to add: that of one without a use, else `next`. None if there are too many.
+    pub(super) fn add_counter(&mut self, next: CounterId, counters_max: usize) -> Option<CounterId> {
+        if let Some(unused) = self.counters.iter().find(|added| added.uses == 0) {
+            return Some(unused.id);
+        }
+        if self.counters.len() >= counters_max {
+            return None;
+        }
+        self.counters.push(AddedCounter { id: next, uses: 0 });
+        Some(next)
+    }
+
+    /// True if a row uses an added counter.
+    pub(super) fn is_used(&self, counter: CounterId) -> bool {
+        let mut added = self.counters.iter();
+        added.any(|added| added.id == counter && added.uses > 0)
+    }
+
+    /// Adds to the uses of a counter.
+    pub(super) fn count_use(&mut self, counter: CounterId, change: i32) {
+        if let Some(added) = self.counters.iter_mut().find(|added| added.id == counter) {
+            added.uses = added.uses.saturating_add_signed(change);
+        }
     }
 }
 

@@ -5,17 +5,26 @@ use crate::problem::ValueError;
 use crate::quantity::{Period, parse_quota};
 use crate::rules::file::algorithm::{AlgorithmOptions, ParsedLimit};
 use crate::rules::file::limits::WINDOWS_MAX;
-use crate::rules::model::{Terms, Variant};
+use crate::rules::model::{CounterId, Terms, Variant, Windows};
 use crate::units::time::Micros;
 use crate::yaml::excerpt;
+use std::sync::Arc;
 
 /// The terms of a row.
+#[derive(Clone, Debug)]
+pub(super) enum RowTerms {
+    /// One window at most, for both variants. Inline: most rows have such, and a pointer would cost a part of planning.
+    One(Terms),
+    /// All others. Rows that are loaded together share equal ones.
+    Shared(Arc<SharedTerms>),
+}
+
+/// Terms of several windows, or of a rule with an experiment.
 #[derive(Debug)]
-pub(super) struct RowTerms {
-    /// Those of the rule itself.
-    pub(super) control: Terms,
+pub(super) struct SharedTerms {
+    control: Terms,
     /// Those of the rule's experiment, if it has one.
-    pub(super) experiment: Option<Terms>,
+    experiment: Option<Terms>,
 }
 
 /// Terms without their counters.
@@ -30,11 +39,36 @@ pub(super) enum ParsedTerms {
 const TEXT_BYTES_MAX: usize = 1_024;
 
 impl RowTerms {
+    pub(super) fn new(control: Terms, experiment: Option<Terms>) -> Self {
+        match (&control, &experiment) {
+            (Terms::Limited(Windows::Several(_)), _) | (_, Some(_)) => {
+                Self::Shared(Arc::new(SharedTerms { control, experiment }))
+            }
+            _ => Self::One(control),
+        }
+    }
+
     #[inline]
     pub(super) fn select(&self, variant: Variant) -> &Terms {
-        match (&self.experiment, variant) {
-            (Some(experiment), Variant::Experiment) => experiment,
-            _ => &self.control,
+        match self {
+            Self::One(terms) => terms,
+            Self::Shared(shared) => match (&shared.experiment, variant) {
+                (Some(experiment), Variant::Experiment) => experiment,
+                _ => &shared.control,
+            },
+        }
+    }
+
+    /// Calls `each` for every window's counter.
+    pub(super) fn for_each_counter(&self, mut each: impl FnMut(CounterId)) {
+        let (control, experiment) = match self {
+            Self::One(terms) => (terms, None),
+            Self::Shared(shared) => (&shared.control, shared.experiment.as_ref()),
+        };
+        for terms in std::iter::once(control).chain(experiment) {
+            if let Terms::Limited(windows) = terms {
+                windows.as_slice().iter().for_each(|window| each(window.counter));
+            }
         }
     }
 }

@@ -146,18 +146,45 @@ fn one_matching_value_of_several_is_enough() {
 
 #[test]
 fn addresses_are_those_that_per_counts() {
-    let rules = amended(
-        &sample(RULES),
-        &[edit("address", &[("client_ip", "2001:db8::9")], Some("99/s"))],
+    let rules = sample(RULES);
+    let counted = |value| rules.counted_value(Attempt::DOMAIN, "address", "client_ip", value);
+    assert_eq!(counted("2001:DB8::9"), "2001:db8::");
+    assert_eq!(counted("::ffff:10.0.0.1"), "10.0.0.1");
+    assert_eq!(counted("10.0.0.1"), "10.0.0.1");
+    assert_eq!(counted("no address: none"), "no address: none");
+    let unknown = rules.counted_value(Attempt::DOMAIN, "later", "client_ip", "2001:DB8::9");
+    assert_eq!(unknown, "2001:DB8::9", "its rule is not known");
+    let next = amended(
+        &rules,
+        &[
+            edit("address", &[("client_ip", "2001:db8::")], Some("99/s")),
+            edit("address", &[("client_ip", "10.0.0.1")], Some("98/s")),
+        ],
     );
-    assert_eq!(
-        limits(&rules, "address", &[("client_ip", "2001:db8::1")]),
-        ["address 99"]
-    );
-    assert_eq!(
-        limits(&rules, "address", &[("client_ip", "2001:db8:1::1")]),
-        ["address 10"]
-    );
+    for (address, expected) in [
+        ("2001:db8::1", "address 99"),
+        ("2001:0DB8:0::ffff", "address 99"),
+        ("2001:db8:1::1", "address 10"),
+        ("10.0.0.1", "address 98"),
+        ("::ffff:10.0.0.1", "address 98"),
+        ("10.0.0.2", "address 10"),
+    ] {
+        assert_eq!(
+            limits(&next, "address", &[("client_ip", address)]),
+            [expected],
+            "{address}"
+        );
+    }
+    // Another address of the network would be a second row of one subject. It does not delete the first either.
+    for terms in [Some("1/s"), None] {
+        let (same, problems) = next.amend(&[edit("address", &[("client_ip", "2001:db8::9")], terms)]);
+        let text = problems.first().map_or("", |problem| &problem.text);
+        assert_eq!(text, "`address` counts `2001:db8::9` as `2001:db8::`");
+        assert_eq!(
+            limits(&same, "address", &[("client_ip", "2001:db8::9")]),
+            ["address 99"]
+        );
+    }
 }
 
 #[test]
@@ -199,10 +226,13 @@ fn a_new_period_adds_one_counter_and_an_old_one_is_shared() {
 }
 
 #[test]
-fn an_edit_with_a_problem_changes_nothing() {
+fn a_row_with_a_problem_has_no_effect_and_others_are_as_before() {
     let rules = amended(
         &sample(RULES),
-        &[edit("address", &[("client_ip", "10.0.0.1")], Some("5/s"))],
+        &[
+            edit("address", &[("client_ip", "10.0.0.1")], Some("5/s")),
+            edit("slots", &[("merchant", "m_1")], Some("3")),
+        ],
     );
     let nine: Vec<String> = (0..9).map(|number| format!("a{number}")).collect();
     let nine: Vec<(&str, &str)> = nine.iter().map(|name| (name.as_str(), "x")).collect();
@@ -234,12 +264,18 @@ fn an_edit_with_a_problem_changes_nothing() {
         };
         assert!(problem.text.contains(expected), "{}", problem.text);
         assert_eq!((problem.index, problem.hint.is_empty()), (0, false));
+        // The row before is not what the table of rows says any more.
+        let lost = usize::from(matches!(rule, "address" | "slots"));
         assert_eq!(
             (next.row_count(), next.added_counters().len()),
-            (2, 0),
+            (3 - lost, 0),
             "{rule} {terms}"
         );
-        assert_eq!(limits(&next, "address", &[("client_ip", "10.0.0.1")]), ["address 5"]);
+        let expected = if rule == "address" { "address 10" } else { "address 5" };
+        assert_eq!(limits(&next, "address", &[("client_ip", "10.0.0.1")]), [expected]);
+        let expected = if rule == "slots" { "slots 5" } else { "slots 3" };
+        assert_eq!(limits(&next, "slots", &[("merchant", "m_1")]), [expected]);
+        assert_eq!(limits(&next, "plan", &[("merchant", "m_7")]), ["plan 7"]);
     }
 }
 
@@ -276,8 +312,191 @@ fn attribute_sets_and_periods_of_one_rule_have_bounds() {
     let edits = periods
         .iter()
         .map(|terms| edit("plan", &[("merchant", "m_1")], Some(terms)));
-    let (next, problems) = rules.amend(&edits.collect::<Vec<_>>());
-    assert_eq!((next.added_counters().len(), problems.len()), (64, 36));
+    // One row that changes its period again and again needs one counter, or two while both are there.
+    let edits: Vec<RowEdit> = edits.collect();
+    let next = amended(&rules, &edits);
+    assert!(next.added_counters().len() <= 2, "{}", next.added_counters().len());
+    assert_eq!(limits(&next, "plan", &[("merchant", "m_1")]), ["plan 1"]);
+    // A hundred rows with a hundred periods need too many.
+    let merchants: Vec<String> = (0..100).map(|number| format!("m_{number}")).collect();
+    let edits: Vec<RowEdit> = merchants
+        .iter()
+        .zip(&periods)
+        .map(|(merchant, terms)| edit("plan", &[("merchant", merchant)], Some(terms)))
+        .collect();
+    let (full, problems) = rules.amend(&edits);
+    assert_eq!((full.added_counters().len(), problems.len()), (64, 36));
+    assert!(
+        problems
+            .iter()
+            .all(|problem| problem.text.contains("more than 64 different periods"))
+    );
+    // One that is not used any more makes space, and no other row gets its counter.
+    let next = amended(
+        &full,
+        &[
+            edit("plan", &[("merchant", "m_5")], None),
+            edit("plan", &[("merchant", "m_99")], Some("9/160s")),
+        ],
+    );
+    assert_eq!(next.added_counters().len(), 64);
+    for (merchant, expected) in [
+        ("m_4", Some(65)),
+        ("m_5", Some(60)),
+        ("m_6", Some(67)),
+        ("m_99", Some(160)),
+    ] {
+        assert_eq!(period_s(&next, merchant), expected, "{merchant}");
+    }
+    assert_eq!(period_s(&full, "m_5"), Some(66), "the set before is unchanged");
+}
+
+/// The period of the counter that a merchant's plan is counted in.
+fn period_s(rules: &RuleSet, merchant: &str) -> Option<u64> {
+    let given = attributes(&[("merchant", merchant.as_bytes())]);
+    let mut counters = Vec::new();
+    rules.plan(&attempt(&given), |counter, _| counters.push(counter));
+    let specs = counters.iter().filter_map(|counter| rules.counter(*counter));
+    let spec = specs.into_iter().find(|spec| &*spec.id == "plan")?;
+    match spec.limit.counter_period()? {
+        crate::quantity::Period::Exact(period) => Some(period.get() / 1_000_000),
+        _ => None,
+    }
+}
+
+#[test]
+fn windows_of_one_row_have_counters_of_their_own() {
+    let rules = amended(&sample(RULES), &[edit("plan", &[("merchant", "m_1")], Some("1/61s"))]);
+    // That of 61 s is free when the new terms are compiled, and must not be given to both of its windows.
+    let next = amended(
+        &rules,
+        &[
+            edit("plan", &[("merchant", "m_1")], None),
+            edit("plan", &[("merchant", "m_2")], Some("[1/62s, 2/63s, 3/61s]")),
+        ],
+    );
+    let given = attributes(&[("merchant", b"m_2")]);
+    let mut counters = Vec::new();
+    next.plan(&attempt(&given), |counter, _| counters.push(counter));
+    let mut periods: Vec<_> = counters
+        .iter()
+        .filter_map(|counter| next.counter(*counter))
+        .map(|spec| {
+            (
+                spec.window_name.as_deref().unwrap_or_default(),
+                spec.limit.counter_period(),
+            )
+        })
+        .filter(|(name, _)| name.starts_with("plan."))
+        .collect();
+    assert_eq!(periods.len(), 3, "{periods:?}");
+    periods.dedup();
+    assert_eq!(
+        periods.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
+        ["plan.62s", "plan.63s", "plan.61s"]
+    );
+}
+
+#[test]
+fn rows_keep_what_their_rule_is() {
+    let rules = sample(
+        "rules:
+- { id: shadow, per: user, mode: shadow, limit: 5/min }
+- { id: list, per: user, limit: [10/s, 100/min] }
+- { id: slots, per: user, algorithm: concurrency, limit: 5, lease_ttl: 9s }
+- { id: month, per: user, algorithm: fixed_window, calendar: Europe/Berlin, limit: 5/month }
+- { id: off, per: user, mode: disabled, limit: 5/min }
+",
+    );
+    let user = [("user", "u")];
+    let next = amended(
+        &rules,
+        &[
+            edit("shadow", &user, Some("7/min")),
+            edit("list", &user, Some("[20/s, 50/min]")),
+            edit("slots", &user, Some("2")),
+            edit("month", &user, Some("7/month")),
+            edit("off", &user, Some("7/min")),
+        ],
+    );
+    for (rule, expected) in [
+        ("shadow", &["shadow 7"][..]),
+        ("list", &["list.1s 20", "list.1min 50"]),
+        ("slots", &["slots 2"]),
+        ("month", &["month 7"]),
+        ("off", &[]),
+    ] {
+        assert_eq!(limits(&next, rule, &user), expected);
+    }
+    assert_eq!(next.added_counters().len(), 0, "they count on where the rules counted");
+    let given = attributes(&[("user", b"u")]);
+    let plan = next.plan(&attempt(&given), |_, _| ());
+    let lines: Vec<_> = plan.charges().map(|planned| planned.charge).collect();
+    assert_eq!(
+        lines.first().map(|charge| charge.policy),
+        Some(crate::settle::Policy::Shadow)
+    );
+    let lease = |rules: &RuleSet| {
+        let given = attributes(&[("user", b"u")]);
+        let plan = rules.plan(&attempt(&given), |_, _| ());
+        let limit = plan.charges().map(|planned| planned.charge.limit).nth(3);
+        format!("{limit:?}").replace("slots: 5", "slots: 2")
+    };
+    assert_eq!(lease(&next), lease(&rules), "the lease lasts as long");
+    // Windows of another calendar, one of a list alone, and none at all.
+    let next = amended(
+        &rules,
+        &[
+            edit("month", &user, Some("[1/day, 9/year]")),
+            edit("list", &user, Some("100/min")),
+            edit("slots", &user, Some("unlimited")),
+        ],
+    );
+    assert_eq!(limits(&next, "month", &user), ["month.1day 1", "month.1year 9"]);
+    assert_eq!(limits(&next, "list", &user), ["list 100"]);
+    assert_eq!(limits(&next, "slots", &user), ["unlimited"]);
+    for (rule, terms) in [("month", "1/month burst 2"), ("slots", "5/min"), ("month", "3/36h")] {
+        let (_, problems) = rules.amend(&[edit(rule, &user, Some(terms))]);
+        assert_eq!(problems.len(), 1, "{rule} {terms}");
+    }
+}
+
+#[test]
+fn descriptors_have_no_rows() {
+    let rules = crate::testing::rules::descriptor_rules(
+        "domain: shop\ndescriptors:\n- key: user\n  rate_limit: { unit: minute, requests_per_unit: 5 }\n",
+        crate::testing::rules::strict(),
+    );
+    let id = rules.rules().first().map(|rule| rule.id().to_owned()).expect("one");
+    let row = |terms: Option<&str>| RowEdit {
+        domain: "shop".into(),
+        ..edit(&id, &[("user", "u")], terms)
+    };
+    let (next, problems) = rules.amend(&[row(Some("9/min"))]);
+    assert_eq!(next.row_count(), 0);
+    let text = problems.first().map_or("", |problem| &problem.text);
+    assert!(text.contains("comes from a file of envoyproxy/ratelimit"), "{text}");
+    // To delete what cannot be there is not an error.
+    assert_eq!(rules.amend(&[row(None)]).1, []);
+}
+
+#[test]
+fn a_row_of_several_values_beats_none_of_more_attributes() {
+    // With more values than are tried, the rows of fewer attributes still apply.
+    let rules = amended(
+        &sample(RULES),
+        &[
+            edit("plan", &[("merchant", "m_1"), ("region", "eu")], Some("8/min")),
+            edit("plan", &[("merchant", "m_1")], Some("0/min")),
+        ],
+    );
+    let values: Vec<String> = (0..40).map(|number| format!("x{number}")).collect();
+    let mut given: Vec<(&str, &str)> = values
+        .iter()
+        .flat_map(|value| [("merchant", &**value), ("region", &**value)])
+        .collect();
+    given.extend([("merchant", "m_1"), ("region", "eu")]);
+    assert_eq!(limits(&rules, "plan", &given), ["banned"]);
 }
 
 #[test]

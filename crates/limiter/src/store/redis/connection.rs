@@ -335,6 +335,17 @@ async fn load_function(
     Ok(ScriptRef::Function)
 }
 
+/// Loads the library of functions if the server lacks it. True if it did.
+pub(crate) async fn ensure_function(connection: &mut MultiplexedConnection) -> Result<bool, RedisError> {
+    let mut list = redis::cmd("FUNCTION");
+    list.arg("LIST").arg("LIBRARYNAME").arg(FUNCTION);
+    let known: Vec<Value> = list.query_async(connection).await?;
+    if known.is_empty() {
+        load_function(connection, AccessMode::ReadWrite).await?;
+    }
+    Ok(known.is_empty())
+}
+
 /// The text of a reply.
 pub(crate) fn value_text(value: &Value) -> String {
     match value {

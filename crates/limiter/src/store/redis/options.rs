@@ -137,11 +137,37 @@ impl RedisOptions {
 
     /// True if the servers get a password.
     pub fn has_password(&self) -> bool {
-        let connect_options = match &self.url {
+        self.server_options().password().is_some()
+    }
+
+    /// The options to connect to a server, at whatever endpoint.
+    pub(crate) const fn server_options(&self) -> &ConnectOptions {
+        match &self.url {
             StoreUrl::One(connect_options) | StoreUrl::Cluster { connect_options, .. } => connect_options,
             StoreUrl::Sentinel { primary, .. } => primary,
-        };
-        connect_options.password().is_some()
+        }
+    }
+
+    /// The prefix of all keys.
+    pub(crate) fn key_prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// False if the script is never called as a function.
+    pub(crate) fn may_use_functions(&self) -> bool {
+        self.functions != Functions::Off
+    }
+
+    /// The same servers for calls that are no decisions: without counters, near cache and replicas.
+    pub(crate) fn for_config_cache(self, deadline: Duration) -> Self {
+        Self {
+            deadline,
+            tags: 1,
+            near_cache: false,
+            read_from: ReadFrom::Primary,
+            counters: None,
+            ..self
+        }
     }
 
     /// The password of the sentinels, which is not that of the servers. Ignored without sentinels.

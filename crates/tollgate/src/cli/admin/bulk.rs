@@ -3,6 +3,7 @@
 use super::{AdminArgs, AdminCall, CommandResult, Failure, report};
 use crate::cli::EXIT_OK;
 use hyper::Method;
+use hyper::header::CONTENT_TYPE;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -58,7 +59,7 @@ struct Piece {
 
 impl ImportArgs {
     /// Sends the file in pieces. Each piece is one transaction: if one is refused, those before it stay.
-    pub(crate) fn run(&self, path: &str, query: &[(&str, Option<&str>)]) -> CommandResult {
+    pub(crate) fn run(&self, path: &str, query: &[(&str, Option<&str>)], noun: &str) -> CommandResult {
         let text = read(&self.file)?;
         let format = self.format.unwrap_or_else(|| BulkFormat::of_file(&self.file));
         let (mut rows, mut changed, mut revision) = (0, 0, 0);
@@ -74,15 +75,14 @@ impl ImportArgs {
             for (name, value) in query {
                 call = call.query_if(name, *value);
             }
-            let done = self.admin.json(call).map_err(|mut failure| {
-                if index > 0 || piece.lines_before > 0 {
-                    let lines = piece.lines_before;
-                    failure.text.push_str(&format!(
-                        "\nthe numbers above count from line {} of the file; {rows} rows before it are imported",
-                        lines + 1
-                    ));
+            let lines = u32::try_from(piece.lines_before).unwrap_or(u32::MAX);
+            let done = self.admin.json_with("rows", call).map_err(|failure| {
+                let failure = failure.shift_lines(lines);
+                match index {
+                    0 => failure,
+                    _ if self.dry_run => failure.with_line(format!("the {rows} {noun} before are valid")),
+                    _ => failure.with_line(format!("the {rows} {noun} before are imported, revision {revision}")),
                 }
-                failure
             })?;
             let number = |name: &str| done.get(name).and_then(Value::as_u64).unwrap_or(0);
             rows += number("rows");
@@ -92,8 +92,8 @@ impl ImportArgs {
         let body =
             json!({"rows": rows, "changed": changed, "revision": revision, "requests": count, "dry_run": self.dry_run});
         let text = match self.dry_run {
-            true => format!("{rows} rows are valid, {changed} would change"),
-            false => format!("imported {rows} rows, {changed} changed, revision {revision}"),
+            true => format!("{rows} {noun} are valid, {changed} would change"),
+            false => format!("imported {rows} {noun}, {changed} changed, revision {revision}"),
         };
         Ok(report(&self.admin, &body, &text))
     }
@@ -102,10 +102,28 @@ impl ImportArgs {
 impl ExportArgs {
     /// Writes page after page.
     pub(crate) fn run(&self, path: &str, query: &[(&str, Option<&str>)]) -> CommandResult {
-        let mut out: Box<dyn Write> = match &self.out {
-            Some(file) => Box::new(std::fs::File::create(file).map_err(|error| unusable(file, &error))?),
-            None => Box::new(std::io::stdout().lock()),
+        let Some(file) = &self.out else {
+            return self.write_pages(&mut std::io::stdout().lock(), path, query);
         };
+        // An export that fails leaves the file of the last one as it is.
+        let mut new_name = file.as_os_str().to_owned();
+        new_name.push(".tmp");
+        let new_file = Path::new(&new_name);
+        let mut out = std::fs::File::create(new_file).map_err(|error| unusable(new_file, &error))?;
+        let done = self.write_pages(&mut out, path, query);
+        match done {
+            Ok(code) => std::fs::rename(new_file, file)
+                .map(|()| code)
+                .map_err(|error| unusable(file, &error)),
+            Err(failure) => {
+                // What remains of it is of no use, and harmless.
+                let _ = std::fs::remove_file(new_file);
+                Err(failure)
+            }
+        }
+    }
+
+    fn write_pages(&self, out: &mut dyn Write, path: &str, query: &[(&str, Option<&str>)]) -> CommandResult {
         let mut after: Option<String> = None;
         let mut is_first = true;
         loop {
@@ -117,6 +135,10 @@ impl ExportArgs {
                 call = call.query_if(name, *value);
             }
             let response = self.admin.call(call)?;
+            let media_type = response.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+            if !media_type.is_some_and(|found| found.starts_with(self.format.media_type())) {
+                return Err(Failure::unexpected("is not an export"));
+            }
             let text = String::from_utf8_lossy(&response.body);
             // Each page has a header of its own.
             let page = match self.format {
@@ -136,6 +158,9 @@ impl ExportArgs {
                 .get("x-tollgate-next")
                 .and_then(|next| next.to_str().ok());
             match next {
+                Some(next) if after.as_deref() == Some(next) => {
+                    return Err(Failure::unexpected("repeats a page"));
+                }
                 Some(next) if !next.is_empty() => after = Some(next.to_owned()),
                 _ => break,
             }
@@ -177,7 +202,10 @@ impl BulkFormat {
         };
         let mut lines_before = header.matches('\n').count() as u64;
         let mut pieces: Vec<Piece> = Vec::new();
-        for chunk in records.chunks(RECORDS_MAX) {
+        let mut rest = records.as_slice();
+        while !rest.is_empty() {
+            let (chunk, later) = rest.split_at(piece_length(rest));
+            rest = later;
             let body: String = chunk.concat();
             let lines = body.matches('\n').count() as u64;
             // The header of a later piece takes the place of the lines before it.
@@ -196,6 +224,16 @@ impl BulkFormat {
         }
         pieces
     }
+}
+
+/// The number of records of the next piece, at least one.
+fn piece_length(records: &[&str]) -> usize {
+    let mut bytes = 0;
+    let fits = records.iter().take(RECORDS_MAX).take_while(|record| {
+        bytes += record.len();
+        bytes <= PIECE_BYTES_MAX
+    });
+    fits.count().max(1)
 }
 
 /// The records of a file with their line ends. In CSV a quoted cell may contain line ends.
@@ -237,6 +275,9 @@ fn unusable(file: &Path, error: &std::io::Error) -> Failure {
 
 /// The most records of one request.
 const RECORDS_MAX: usize = 10_000;
+
+/// The most bytes of one request, below what the API takes.
+const PIECE_BYTES_MAX: usize = 8 << 20;
 
 /// The most bytes of an imported file: a million rows of a kilobyte.
 const FILE_BYTES_MAX: u64 = 1 << 30;

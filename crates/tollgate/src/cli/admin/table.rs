@@ -43,7 +43,8 @@ pub(crate) fn number(item: &Value, name: &str) -> u64 {
     item.get(name).and_then(Value::as_u64).unwrap_or(0)
 }
 
-fn printable(text: &str) -> String {
+/// A text without control characters, which could rewrite a terminal.
+pub(crate) fn printable(text: &str) -> String {
     let mut printed = String::new();
     for c in text.chars() {
         if c.is_control() {

@@ -4,14 +4,37 @@ use crate::cli::admin::Failure;
 use crate::config::is_settings;
 use crate::control::model::{Grammar, SetFile};
 use crate::rule_source::is_rule_file;
+use serde_json::{Value, json};
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::rules::ratelimit;
 use tollgate_limiter::core::yaml;
 
+/// The files of a set, as a version has them and as the person named them.
+pub(super) struct RuleFiles {
+    files: Vec<SetFile>,
+    /// The names that the person gave, in the order of the files.
+    names: Vec<String>,
+}
+
+impl RuleFiles {
+    /// The files as a request has them.
+    pub(super) fn json(&self) -> Value {
+        json!(self.files)
+    }
+
+    /// The text that a problem of the server is about, under the name that the person gave.
+    pub(super) fn origin(&self, path: &str) -> Option<Arc<Origin>> {
+        let mut pairs = self.files.iter().zip(&self.names);
+        let (file, name) = pairs.find(|(file, _)| file.path == path)?;
+        Some(Origin::new(name.as_str(), file.text.as_str()))
+    }
+}
+
 /// Reads files, and folders with all they contain. Paths are relative to the folder, or to the folder that all single
 /// files have in common, so that the same files have the same paths wherever they are.
-pub(super) fn read(paths: &[PathBuf]) -> Result<Vec<SetFile>, Failure> {
+pub(super) fn read(paths: &[PathBuf]) -> Result<RuleFiles, Failure> {
     let (folders, single): (Vec<&PathBuf>, Vec<&PathBuf>) = paths.iter().partition(|path| path.is_dir());
     let mut found: Vec<(String, PathBuf)> = Vec::new();
     let common = common_parent(&single);
@@ -46,7 +69,21 @@ pub(super) fn read(paths: &[PathBuf]) -> Result<Vec<SetFile>, Failure> {
             "more than {FILES_MAX} files; join some of them"
         )));
     }
-    found.into_iter().map(|(name, path)| read_file(name, &path)).collect()
+    let names = found.iter().map(|(_, path)| path.display().to_string()).collect();
+    let files: Result<Vec<SetFile>, Failure> = found.into_iter().map(|(name, path)| read_file(name, &path)).collect();
+    Ok(RuleFiles { files: files?, names })
+}
+
+/// The rule files below a folder that are not among these paths. Of a folder that cannot be read there are none.
+pub(super) fn others(folder: &Path, paths: &[&str]) -> Vec<String> {
+    let mut files = Vec::new();
+    if walk(folder, 0, &mut files).is_err() {
+        return Vec::new();
+    }
+    let names = files.iter().filter_map(|path| relative(path, folder).ok());
+    let mut others: Vec<String> = names.filter(|name| !paths.contains(&name.as_str())).collect();
+    others.sort();
+    others
 }
 
 fn read_file(name: String, path: &Path) -> Result<SetFile, Failure> {
@@ -134,7 +171,7 @@ fn walk(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Fai
 
 /// The most bytes of a file, which are also those of a version.
 const BYTES_MAX: u64 = 16 << 20;
-const FILES_MAX: usize = 10_000;
+const FILES_MAX: usize = 1_000;
 const DEPTH_MAX: usize = 16;
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ const ROWS_MAX: usize = 1_000_000;
 
 /// Exit code 0 if this program reads all of it, 1 if not.
 pub(super) fn check(admin: &AdminArgs) -> CommandResult {
-    let version = admin.json(AdminCall::new(Method::GET, "/version").query("number", "live"))?;
+    let version = admin.json_with("files", AdminCall::new(Method::GET, "/version").query("number", "live"))?;
     let unreadable = |error: serde_json::Error| {
         Failure::error(format!(
             "the live version cannot be read: {error}; is the server newer?"
@@ -50,10 +50,12 @@ pub(super) fn check(admin: &AdminArgs) -> CommandResult {
             print(text);
         }
         let verdict = if errors == 0 { "valid" } else { "invalid" };
-        let count = rows.len();
-        print(&format!(
-            "version {number}, {count} override rows: {verdict}, {errors} errors"
-        ));
+        let count = |count: usize, noun: &str| match count {
+            1 => format!("1 {noun}"),
+            count => format!("{count} {noun}s"),
+        };
+        let (rows, errors) = (count(rows.len(), "override row"), count(errors, "error"));
+        print(&format!("version {number}, {rows}: {verdict}, {errors}"));
     }
     Ok(ExitCode::from(if errors == 0 { EXIT_OK } else { EXIT_REFUSED }))
 }

@@ -1,9 +1,10 @@
 //! Publishing from the command line: `rules push`, `rules rollback`, and what all of them print.
 
-use super::files;
+use super::files::{self, RuleFiles};
 use crate::cli::admin::table::{cell, number};
 use crate::cli::admin::{AdminArgs, AdminCall, CommandResult, Failure, report, warn};
 use crate::cli::args::print;
+use crate::cli::control::version_text;
 use crate::control::plan::Plan;
 use clap::Args;
 use hyper::Method;
@@ -26,6 +27,9 @@ pub(super) struct Push {
     /// Replaces a live version that was not pushed
     #[arg(long)]
     force: bool,
+    /// Publishes although instances cannot be reached; they compile the set when they return. For admins
+    #[arg(long)]
+    skip_prepare: bool,
     #[command(flatten)]
     options: PublishArgs,
 }
@@ -61,17 +65,17 @@ pub(super) struct ServerPlan {
     pub(super) plan: Plan,
     /// The whole response.
     pub(super) body: Value,
-    /// The entity tag of the live set.
-    pub(super) tag: String,
+    /// The entity tag of the live set; none if nothing is published yet.
+    pub(super) tag: Option<String>,
     /// The digest of the files.
     pub(super) digest: String,
 }
 
 impl Push {
     pub(super) fn run(&self) -> CommandResult {
-        let files = json!(files::read(&self.files)?);
+        let files = files::read(&self.files)?;
         let admin = &self.options.admin;
-        let plan = ServerPlan::request(admin, &json!({ "files": files }))?;
+        let plan = ServerPlan::request(admin, &files)?;
         if !admin.json && !plan.plan.is_empty() {
             print(&plan.plan.to_string());
         }
@@ -80,7 +84,7 @@ impl Push {
             None => "push".to_owned(),
         };
         let mut body = Map::from_iter([
-            ("files".to_owned(), files),
+            ("files".to_owned(), files.json()),
             ("source".to_owned(), json!(source)),
             ("reason".to_owned(), json!(self.reason)),
             ("expect_digest".to_owned(), json!(plan.digest)),
@@ -88,40 +92,71 @@ impl Push {
         if self.force {
             body.insert("force".to_owned(), json!(true));
         }
-        self.options.publish("/publish", body, &plan.tag)
+        let call = publish_call("/publish", plan.tag.as_deref(), self.skip_prepare);
+        let published = self.options.publish(call, body);
+        published.map_err(|failure| failure.locate(|path| files.origin(path)))
     }
 }
 
 impl Rollback {
     pub(super) fn run(&self) -> CommandResult {
-        let status = self.options.admin.json(AdminCall::new(Method::GET, "/status"))?;
+        let status = self
+            .options
+            .admin
+            .json_with("etag", AdminCall::new(Method::GET, "/status"))?;
         let mut body = Map::from_iter([("reason".to_owned(), json!(self.reason))]);
         if let Some(version) = self.version {
             body.insert("version".to_owned(), json!(version));
         }
-        self.options.publish("/rollback", body, &cell(&status, "etag"))
+        let call = publish_call("/rollback", Some(&cell(&status, "etag")), false);
+        self.options.publish(call, body)
     }
 }
 
+/// A request that publishes, under the condition that the live set still has this entity tag; none: that nothing is published.
+pub(super) fn publish_call(path: &str, tag: Option<&str>, skip_prepare: bool) -> AdminCall {
+    AdminCall::new(Method::POST, path)
+        .query("wait", "2s")
+        .query_if("prepare", skip_prepare.then_some("skip"))
+        .if_unchanged(tag)
+        .header(HeaderName::from_static("idempotency-key"), &idempotency_key())
+        .patient()
+}
+
 impl PublishArgs {
-    /// Publishes under the condition that the live set still has this entity tag, and prints what was done.
-    pub(super) fn publish(&self, path: &str, mut body: Map<String, Value>, tag: &str) -> CommandResult {
+    /// Publishes, and prints what was done.
+    pub(super) fn publish(&self, call: AdminCall, mut body: Map<String, Value>) -> CommandResult {
         if self.drop_rows {
             body.insert("drop_rows".to_owned(), json!(true));
         }
-        let call = AdminCall::new(Method::POST, path)
-            .query("wait", "2s")
+        let call = call
             .query_if("dry_run", self.dry_run.then_some("true"))
-            .if_unchanged(Some(tag))
-            .header(HeaderName::from_static("idempotency-key"), &idempotency_key())
-            .json(&body.into())
-            .patient();
-        let done = self.admin.json(call)?;
+            .json(&body.into());
+        let done = self
+            .admin
+            .json_with("version", call)
+            .map_err(|failure| match failure.problem_code.as_str() {
+                "stale" => self.moved(failure),
+                _ => failure,
+            })?;
         let text = published_text(&done, self.dry_run);
+        let code = report(&self.admin, &done, &text);
         if number(&done, "rejected") > 0 || number(&done, "silent") > 0 {
             warn("not all instances have applied it; see `tollgate control status`");
         }
-        Ok(report(&self.admin, &done, &text))
+        Ok(code)
+    }
+
+    /// The refusal because something else was published meanwhile, and by whom.
+    fn moved(&self, failure: Failure) -> Failure {
+        let live = match self.admin.json_with("database", AdminCall::new(Method::GET, "/status")) {
+            Ok(status) => format!(": {}", version_text(&status)),
+            Err(_) => String::new(),
+        };
+        failure.because(
+            format!("the live rules have changed since the plan{live}"),
+            "plan again",
+        )
     }
 }
 
@@ -152,8 +187,10 @@ fn published_text(done: &Value, dry_run: bool) -> String {
 
 impl ServerPlan {
     /// Requests the plan of a set.
-    pub(super) fn request(admin: &AdminArgs, set: &Value) -> Result<Self, Failure> {
-        let body = admin.json(AdminCall::new(Method::POST, "/plan").json(set).patient())?;
+    pub(super) fn request(admin: &AdminArgs, files: &RuleFiles) -> Result<Self, Failure> {
+        let set = json!({ "files": files.json() });
+        let body = admin.json_with("plan", AdminCall::new(Method::POST, "/plan").json(&set).patient());
+        let body = body.map_err(|failure| failure.locate(|path| files.origin(path)))?;
         let live = body.get("live").unwrap_or(&Value::Null);
         let unreadable = |error: serde_json::Error| {
             Failure::error(format!(
@@ -161,9 +198,14 @@ impl ServerPlan {
             ))
         };
         let plan = body.get("plan").cloned().unwrap_or_default();
+        let tag = cell(live, "etag");
+        if tag.is_empty() {
+            return Err(Failure::unexpected("does not name the live rules"));
+        }
+        let tag = (number(live, "version") > 0).then_some(tag);
         Ok(Self {
             plan: serde_json::from_value(plan).map_err(unreadable)?,
-            tag: cell(live, "etag"),
+            tag,
             digest: cell(&body, "digest"),
             body,
         })

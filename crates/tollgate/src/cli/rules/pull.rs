@@ -1,7 +1,8 @@
 //! `tollgate rules pull` and `tollgate rules history`: versions as they were written.
 
-use crate::cli::admin::table::{cell, number, render};
-use crate::cli::admin::{AdminArgs, AdminCall, CommandResult, Failure, date, report};
+use super::files;
+use crate::cli::admin::table::{cell, number, printable, render};
+use crate::cli::admin::{AdminArgs, AdminCall, CommandResult, Failure, date, report, warn};
 use clap::Args;
 use hyper::Method;
 use serde_json::{Value, json};
@@ -42,23 +43,38 @@ impl Pull {
             .version
             .map_or_else(|| "live".to_owned(), |version| version.to_string());
         let call = AdminCall::new(Method::GET, "/version").query("number", &number_text);
-        let version = self.admin.json(call)?;
+        let version = self.admin.json_with("files", call)?;
         let files = version
             .get("files")
             .and_then(Value::as_array)
             .cloned()
             .unwrap_or_default();
-        let mut written = Vec::new();
+        let mut found: Vec<(&str, &str)> = Vec::new();
         for file in &files {
-            let (path, text) = (
-                file.get("path").and_then(Value::as_str),
-                file.get("text").and_then(Value::as_str),
-            );
-            let (Some(path), Some(text)) = (path, text) else {
-                return Err(Failure::error("the response has a file without a path or a text"));
+            let member = |name: &str| file.get(name).and_then(Value::as_str);
+            let (Some(path), Some(text)) = (member("path"), member("text")) else {
+                return Err(Failure::unexpected("has a file without a path or a text"));
             };
+            check_path(path)?;
+            found.push((path, text));
+        }
+        // Only a version whose paths are all sound is written.
+        for (path, text) in &found {
             write_file(&self.to, path, text)?;
-            written.push(path.to_owned());
+        }
+        let written: Vec<&str> = found.iter().map(|(path, _)| *path).collect();
+        let others = files::others(&self.to, &written);
+        if !others.is_empty() {
+            let shown: Vec<&str> = others.iter().take(OTHERS_MAX).map(String::as_str).collect();
+            let more = match others.len() - shown.len() {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            warn(&format!(
+                "{} has rule files that are not of this version: {}{more}; a push of the folder would publish them",
+                self.to.display(),
+                shown.join(", ")
+            ));
         }
         let number = number(&version, "number");
         let count = match written.len() {
@@ -71,24 +87,38 @@ impl Pull {
     }
 }
 
+/// Rejects a path that is not one of a rule file below a folder. A hidden file is not one: a version must not be able to write
+/// `.git/config`, or what a shell reads.
+fn check_path(name: &str) -> Result<(), Failure> {
+    let is_plain = |part: Component<'_>| match part {
+        Component::Normal(part) => !part.to_string_lossy().starts_with('.'),
+        _ => false,
+    };
+    let has_odd_part = name.split('/').any(str::is_empty) || name.contains(['\\', '\0']);
+    if has_odd_part || !Path::new(name).components().all(is_plain) {
+        return Err(Failure::error(format!(
+            "the version has a file `{}`, which is not a plain path below a folder; nothing was written",
+            printable(name)
+        )));
+    }
+    Ok(())
+}
+
 /// Writes a file below a folder, in one step: a reader sees the old one or the new one.
 fn write_file(folder: &Path, name: &str, text: &str) -> Result<(), Failure> {
     let relative = Path::new(name);
-    let is_below = relative.components().all(|part| matches!(part, Component::Normal(_)));
-    if name.is_empty() || !is_below {
-        return Err(Failure::error(format!(
-            "the version has a file `{name}`, which is not below a folder"
-        )));
-    }
     let path = folder.join(relative);
     let unusable = |error: std::io::Error| Failure::error(format!("{}: {error}", path.display()));
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent).map_err(unusable)?;
     }
-    let mut new_name = path.as_os_str().to_owned();
+    // Hidden, as no file of a version is.
+    let mut new_name = std::ffi::OsString::from(".");
+    new_name.push(path.file_name().unwrap_or_default());
     new_name.push(".tmp");
-    std::fs::write(&new_name, text).map_err(unusable)?;
-    std::fs::rename(&new_name, &path).map_err(unusable)
+    let new_path = path.with_file_name(new_name);
+    std::fs::write(&new_path, text).map_err(unusable)?;
+    std::fs::rename(&new_path, &path).map_err(unusable)
 }
 
 impl History {
@@ -127,12 +157,11 @@ impl History {
     fn rule_history(&self, rule: &str) -> CommandResult {
         let filter = [("domain", self.domain.clone()), ("id", rule.to_owned())];
         let items = self.admin.items("/rule/history", &filter, self.max)?;
-        let rows: Vec<[String; 7]> = items
+        let rows: Vec<[String; 6]> = items
             .iter()
             .map(|item| {
                 [
                     cell(item, "revision"),
-                    cell(item, "version"),
                     cell(item, "kind"),
                     date::time_text(number(item, "at")),
                     cell(item, "actor"),
@@ -141,11 +170,14 @@ impl History {
                 ]
             })
             .collect();
-        let header = ["revision", "version", "change", "at", "by", "file", "reason"];
+        let header = ["revision", "change", "at", "by", "file", "reason"];
         let text = render(header, &rows, "no changes of this rule");
         Ok(report(&self.admin, &json!({ "items": items }), &text))
     }
 }
+
+/// The most other files that a warning names.
+const OTHERS_MAX: usize = 5;
 
 #[cfg(test)]
 mod tests {
@@ -153,8 +185,25 @@ mod tests {
 
     #[test]
     fn a_file_is_never_written_outside_the_folder() {
-        for name in ["../x", "/etc/x", "", "a/../../x", "./x/.."] {
-            assert!(write_file(Path::new("/nonexistent"), name, "").is_err(), "{name}");
+        for name in [
+            "../x",
+            "/etc/x",
+            "",
+            "a/../../x",
+            "./x/..",
+            "a//b",
+            "a/",
+            ".git/config",
+            "a/.b",
+            "a\\b",
+            "..",
+            ".",
+            "a\0b",
+        ] {
+            assert!(check_path(name).is_err(), "{name}");
+        }
+        for name in ["a.yaml", "shop/b.yaml", "managed/shop/a:b.yaml", "a..b.yaml"] {
+            assert!(check_path(name).is_ok(), "{name}");
         }
     }
 }

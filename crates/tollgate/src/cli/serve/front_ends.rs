@@ -38,7 +38,25 @@ impl FrontEnds {
         address: Option<&Address>,
     ) -> Result<Option<Listener>, String> {
         let Some(address) = address else { return Ok(None) };
-        let listener = Listener::bind(address).await.map_err(|error| {
+        let bound = Listener::bind(address).await;
+        match self.bound_listener(name, address, bound) {
+            Ok((listener, _)) => Ok(Some(listener)),
+            Err((_, text)) => Err(text),
+        }
+    }
+
+    /// Records a listener that was bound elsewhere. Returns it with its actual address.
+    ///
+    /// # Errors
+    /// The error, and its text with the next step.
+    pub(super) fn bound_listener(
+        &mut self,
+        name: &'static str,
+        address: &Address,
+        bound: io::Result<Listener>,
+    ) -> Result<(Listener, Address), (io::Error, String)> {
+        let bound = bound.and_then(|listener| listener.address().map(|address| (listener, address)));
+        let (listener, actual) = bound.map_err(|error| {
             let next_step = match error.kind() {
                 io::ErrorKind::AddrInUse => &format!(
                     "another program uses it; stop that, or choose another address with \
@@ -47,11 +65,11 @@ impl FrontEnds {
                 io::ErrorKind::PermissionDenied => "permission denied; choose a port above 1023, or another path",
                 _ => "is it an address of this machine?",
             };
-            format!("cannot listen on {address}: {error}; {next_step}")
+            let text = format!("cannot listen on {address}: {error}; {next_step}");
+            (error, text)
         })?;
-        let bound = listener.address().map_err(|error| error.to_string())?;
-        self.bound.push((name, bound));
-        Ok(Some(listener))
+        self.bound.push((name, actual.clone()));
+        Ok((listener, actual))
     }
 
     /// The addresses they are bound to.
@@ -59,9 +77,14 @@ impl FrontEnds {
         &self.bound
     }
 
+    /// True once front ends are to drain.
+    pub(super) fn stop_signal(&self) -> watch::Receiver<bool> {
+        self.stop.subscribe()
+    }
+
     /// Completes when front ends are to drain.
     pub(super) fn stopping(&self) -> impl Future<Output = ()> + Send + 'static {
-        let mut stop = self.stop.subscribe();
+        let mut stop = self.stop_signal();
         async move {
             // The sender is dropped only when all is over.
             let _ = stop.wait_for(|stop| *stop).await;

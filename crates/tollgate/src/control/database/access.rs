@@ -1,9 +1,12 @@
-//! Principals, sessions, and responses to requests with an idempotency key.
+//! Principals and sessions.
+
+mod idempotency;
+
+pub(super) use idempotency::{KEPT_MS, committed_revision, remember, remember_commit};
 
 use super::Database;
 use super::connection::{ResultRow, parameters};
 use super::error::{DatabaseError, DatabaseResult};
-use super::requests::{IdempotencyKey, StoredResponse};
 use super::writer::WriteRequest;
 use super::writer::ledger::{AuditDraft, Ledger};
 use crate::control::model::{Author, Digest, Principal, PrincipalKind, Role, Session};
@@ -127,7 +130,7 @@ impl Database {
     /// Ends a session. Audited as `logout`.
     ///
     /// # Errors
-    /// [`DatabaseError::Missing`] if there is none; an unavailable or full database.
+    /// [`DatabaseError::Missing`] if it does not exist; an unavailable or full database.
     pub async fn delete_session(&self, id_hash: &Digest, author: &Author) -> DatabaseResult<()> {
         let request = WriteRequest::DeleteSession(*id_hash, author.clone());
         self.write(request).await?.done()
@@ -140,36 +143,6 @@ impl Database {
     pub async fn delete_sessions_of(&self, principal: &str, author: &Author) -> DatabaseResult<u64> {
         let request = WriteRequest::DeleteSessionsOf(principal.to_owned(), author.clone());
         self.write(request).await?.count()
-    }
-
-    /// Returns the response that was given to this request before.
-    ///
-    /// # Errors
-    /// [`DatabaseError::KeyReused`] if the key was used with another request; an unavailable or damaged database.
-    pub async fn idempotent(&self, key: &IdempotencyKey) -> DatabaseResult<Option<StoredResponse>> {
-        let sql = "SELECT request_digest, status, body FROM idempotency WHERE principal = $1 AND key_hash = $2";
-        let found = self
-            .list(sql, parameters![&key.principal, &key.key_hash], |row| {
-                Ok((row.parsed(0, Digest::parse)?, row.number(1)?, row.text(2)?))
-            })
-            .await?;
-        let Some((digest, status, body)) = found.into_iter().next() else {
-            return Ok(None);
-        };
-        if digest != key.request_digest {
-            return Err(DatabaseError::KeyReused);
-        }
-        let status = u16::try_from(status).map_err(|_| DatabaseError::Corrupt(format!("{status} is no status")))?;
-        Ok(Some(StoredResponse { status, body }))
-    }
-
-    /// Stores the response to a request. The first one for a key is kept.
-    ///
-    /// # Errors
-    /// An unavailable or full database.
-    pub async fn remember_response(&self, key: &IdempotencyKey, response: &StoredResponse) -> DatabaseResult<()> {
-        let request = WriteRequest::Remember(Box::new((key.clone(), response.clone())));
-        self.write(request).await?.done()
     }
 }
 
@@ -303,30 +276,6 @@ pub(super) async fn delete_sessions_of(ledger: &mut Ledger, principal: &str, aut
         audit(ledger, author, "session.delete", principal, ("", &count.to_string())).await?;
     }
     Ok(count)
-}
-
-pub(super) async fn remember(
-    ledger: &mut Ledger,
-    key: &IdempotencyKey,
-    response: &StoredResponse,
-) -> DatabaseResult<()> {
-    let now = ledger.now;
-    ledger
-        .connection
-        .execute(
-            "INSERT INTO idempotency (principal, key_hash, request_digest, status, body, at) VALUES ($1, $2, $3, $4, $5, $6)
-             ON CONFLICT (principal, key_hash) DO NOTHING",
-            parameters![
-                &key.principal,
-                &key.key_hash,
-                &key.request_digest,
-                u64::from(response.status),
-                &response.body,
-                now,
-            ],
-        )
-        .await?;
-    Ok(())
 }
 
 async fn audit(

@@ -2,9 +2,10 @@
 
 use super::Database;
 use super::connection::{Connection, Parameter, ResultRow, parameters};
-use super::error::DatabaseResult;
-use super::query::{Select, contains, value_rows};
+use super::error::{DatabaseError, DatabaseResult};
+use super::query::{Select, contains, one_of_keys, value_rows};
 use super::requests::{AttributeFilter, AttributeKey};
+use super::writer::ledger::ITEMS_MAX;
 use crate::control::model::SubjectAttribute;
 use sqlx::AssertSqlSafe;
 
@@ -56,8 +57,15 @@ impl Database {
 /// All attributes, by key.
 pub(super) async fn all_attributes(connection: &mut Connection) -> DatabaseResult<Vec<SubjectAttribute>> {
     let sql =
-        "SELECT source, subject, name, value, revision, actor FROM subject_attribute ORDER BY source, subject, name";
-    connection.fetch(sql, &[]).await?.iter().map(attribute_of).collect()
+        "SELECT source, subject, name, value, revision, actor FROM subject_attribute ORDER BY source, subject, name
+               LIMIT $1";
+    let found = connection.fetch(sql, parameters![ITEMS_MAX + 1]).await?;
+    if found.len() as u64 > ITEMS_MAX {
+        return Err(DatabaseError::TooLarge(format!(
+            "there are more than {ITEMS_MAX} subject attributes"
+        )));
+    }
+    found.iter().map(attribute_of).collect()
 }
 
 /// The attributes with these keys.
@@ -69,7 +77,8 @@ pub(super) async fn find_attributes(
         return Ok(Vec::new());
     }
     let sql = format!(
-        "{COLUMNS} WHERE (source, subject, name) IN (VALUES {})",
+        "WITH wanted (wanted_source, wanted_subject, wanted_name) AS (VALUES {}) {COLUMNS}
+         JOIN wanted ON source = wanted_source AND subject = wanted_subject AND name = wanted_name",
         value_rows(keys.len(), 3)
     );
     let found = connection.fetch(AssertSqlSafe(sql), &key_parameters(keys)).await?;
@@ -113,8 +122,8 @@ pub(super) async fn delete_attributes(connection: &mut Connection, keys: &[Attri
         return Ok(());
     }
     let sql = format!(
-        "DELETE FROM subject_attribute WHERE (source, subject, name) IN (VALUES {})",
-        value_rows(keys.len(), 3)
+        "DELETE FROM subject_attribute WHERE {}",
+        one_of_keys(["source", "subject", "name"], keys.len())
     );
     connection.execute(AssertSqlSafe(sql), &key_parameters(keys)).await?;
     Ok(())

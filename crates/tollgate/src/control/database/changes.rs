@@ -2,8 +2,8 @@
 
 use super::connection::parameters;
 use super::error::{DatabaseError, DatabaseResult};
-use super::requests::{CommitRequest, Committed, DatabaseSnapshot};
-use super::writer::ledger::read_head;
+use super::requests::{CommitRequest, Committed, DatabaseSnapshot, IdempotencyKey};
+use super::writer::ledger::{ANCHOR, read_head};
 use super::writer::{WriteReply, WriteRequest};
 use super::{DEADLINE, Database, LONG_DEADLINE, attributes, rows, versions, within};
 use crate::control::chain::{change_text, next_chain_of_text};
@@ -28,9 +28,24 @@ impl Database {
     ///
     /// # Errors
     /// [`DatabaseError::Stale`] if a condition does not hold; [`DatabaseError::Missing`] for a version that does not exist;
-    /// an unavailable or full database. Then nothing is changed, except that an unavailable one may have committed.
+    /// [`DatabaseError::TooLarge`] for more rows or attributes than are kept; an unavailable or full database. Then nothing is
+    /// changed, all or nothing, except that an unavailable one may have committed: the answer was lost, not the order. Read the item
+    /// again, or use [`Database::commit_once`].
     pub async fn commit(&self, request: CommitRequest) -> DatabaseResult<Committed> {
         match self.write(WriteRequest::Commit(Box::new(request))).await? {
+            WriteReply::Committed(committed) => Ok(*committed),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    /// Commits changes once per idempotency key: the key is stored in the same transaction, so that a retry after an unavailable
+    /// database does nothing twice. A retry returns the first revision, the present head, and no changes.
+    ///
+    /// # Errors
+    /// [`DatabaseError::KeyReused`] if the key was used with another request; those of a commit.
+    pub async fn commit_once(&self, key: &IdempotencyKey, request: CommitRequest) -> DatabaseResult<Committed> {
+        let request = WriteRequest::CommitOnce(Box::new((key.clone(), request)));
+        match self.write(request).await? {
             WriteReply::Committed(committed) => Ok(*committed),
             other => Err(other.unexpected()),
         }
@@ -39,7 +54,7 @@ impl Database {
     /// Returns changes after a revision, in order and without gaps. Their chain is verified from the first to the last.
     ///
     /// # Errors
-    /// [`DatabaseError::Pruned`] if the log begins later, [`DatabaseError::Newer`] if the next change is of an unknown kind, and
+    /// [`DatabaseError::Pruned`] if the log begins later or the database was adopted since, [`DatabaseError::Newer`] if the next change is of an unknown kind, and
     /// an unavailable or damaged database.
     pub async fn changes_since(&self, revision: u64, limit: usize) -> DatabaseResult<Vec<Change>> {
         let sql = "SELECT revision, body, chain, at, kind FROM change WHERE revision >= $1 ORDER BY revision LIMIT $2";
@@ -65,11 +80,16 @@ impl Database {
             }
             next += 1;
             if number != next {
-                return Err(if changes.is_empty() {
-                    DatabaseError::Pruned { first: number }
-                } else {
-                    DatabaseError::Corrupt(format!("revision {next} is missing in the log of changes"))
-                });
+                if changes.is_empty() {
+                    return Err(DatabaseError::Pruned { first: number });
+                }
+                // The first change after an adoption is an anchor, above all revisions that were seen.
+                if kind == ANCHOR {
+                    break;
+                }
+                return Err(DatabaseError::Corrupt(format!(
+                    "revision {next} is missing in the log of changes"
+                )));
             }
             if chain.is_some_and(|before| next_chain_of_text(&before, number, &text) != stored) {
                 return Err(DatabaseError::Corrupt(format!("the chain breaks at revision {number}")));
@@ -106,9 +126,7 @@ impl Database {
             let Some(mut connection) = self.reader().await? else {
                 return Ok(None);
             };
-            if connection.is_postgres() {
-                connection.execute("SET LOCAL statement_timeout = 30000", &[]).await?;
-            }
+            connection.allow_long().await?;
             let head = read_head(&mut connection).await?;
             let live = versions::find_version(&mut connection, head.live_version).await?;
             let (version, set_revision) = match live {

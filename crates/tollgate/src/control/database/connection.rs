@@ -7,16 +7,19 @@ use super::error::{DatabaseError, DatabaseResult};
 use sqlx::pool::PoolOptions;
 use sqlx::postgres::{PgConnectOptions, PgListener, PgRow};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteRow, SqliteSynchronous};
-use sqlx::{ConnectOptions, Pool, Postgres, Row as _, SqlSafeStr, Sqlite, Transaction};
-use std::path::PathBuf;
+use sqlx::{ConnectOptions, Connection as _, Pool, Postgres, Row as _, SqlSafeStr, Sqlite, Transaction};
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::OnceCell;
 
-/// The deadline of one call.
-pub(super) const DEADLINE: Duration = Duration::from_secs(2);
+/// The deadline of one call: its caller has two seconds.
+pub(super) const DEADLINE: Duration = Duration::from_millis(1_800);
 /// The time that a statement waits for a lock, so that its error arrives before the deadline.
-const LOCK_WAIT: Duration = Duration::from_millis(1_500);
+const LOCK_WAIT: Duration = Duration::from_millis(1_300);
 /// Connections to PostgreSQL, and connections that read SQLite.
 const POOL_SIZE: u32 = 4;
 /// The channel of notifications about changes.
@@ -27,8 +30,8 @@ pub(super) enum Backend {
     /// A file.
     Sqlite {
         path: PathBuf,
-        writer: OnceCell<Pool<Sqlite>>,
-        readers: OnceCell<Pool<Sqlite>>,
+        writer: Mutex<Option<Pool<Sqlite>>>,
+        readers: Mutex<Option<Pool<Sqlite>>>,
     },
     /// A server.
     Postgres {
@@ -60,8 +63,8 @@ impl Backend {
     pub(super) fn sqlite(path: PathBuf) -> Self {
         Self::Sqlite {
             path,
-            writer: OnceCell::new(),
-            readers: OnceCell::new(),
+            writer: Mutex::default(),
+            readers: Mutex::default(),
         }
     }
 
@@ -73,9 +76,11 @@ impl Backend {
         let options = options
             .application_name("tollgate")
             .options([
-                ("statement_timeout", DEADLINE.as_millis()),
-                ("lock_timeout", LOCK_WAIT.as_millis()),
-                ("idle_in_transaction_session_timeout", 2 * DEADLINE.as_millis()),
+                ("statement_timeout", DEADLINE.as_millis().to_string()),
+                ("lock_timeout", LOCK_WAIT.as_millis().to_string()),
+                ("idle_in_transaction_session_timeout", (2 * DEADLINE.as_millis()).to_string()),
+                // Look-ups by key: reading the whole table for some hundred of them is slower, whatever its statistics say.
+                ("random_page_cost", "1.1".to_owned()),
             ])
             .disable_statement_logging();
         Ok(Self::Postgres {
@@ -99,9 +104,7 @@ impl Backend {
                 if !path.exists() {
                     return Ok(None);
                 }
-                let pool = readers
-                    .get_or_init(async || self.sqlite_pool(path, POOL_SIZE, false))
-                    .await;
+                let pool = opened(readers, || sqlite_pool(path, POOL_SIZE, false));
                 Ok(Some(Connection::Sqlite(pool.begin().await?)))
             }
             Self::Postgres { .. } => {
@@ -116,14 +119,29 @@ impl Backend {
     pub(super) async fn write(&self) -> DatabaseResult<Connection> {
         match self {
             Self::Sqlite { path, writer, .. } => {
-                if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
-                    std::fs::create_dir_all(folder).map_err(|error| DatabaseError::Unavailable(error.to_string()))?;
+                if !path.exists() {
+                    create_file(path)?;
                 }
-                let pool = writer.get_or_init(async || self.sqlite_pool(path, 1, true)).await;
+                let pool = opened(writer, || sqlite_pool(path, 1, true));
                 // Deferred transactions that turn into writers fail at once if another one has written meanwhile.
                 Ok(Connection::Sqlite(pool.begin_with("BEGIN IMMEDIATE").await?))
             }
             Self::Postgres { .. } => Ok(Connection::Postgres(self.postgres_pool().await?.begin().await?)),
+        }
+    }
+
+    /// True if the file does not exist.
+    pub(super) fn is_missing(&self) -> bool {
+        matches!(self, Self::Sqlite { path, .. } if !path.exists())
+    }
+
+    /// Forgets a file that was removed: what is open still is the removed one.
+    pub(super) fn forget_file(&self) {
+        if let Self::Sqlite { writer, readers, .. } = self {
+            for pool in [writer, readers] {
+                // Its connections are closed when the last transaction ends.
+                drop(pool.lock().unwrap_or_else(PoisonError::into_inner).take());
+            }
         }
     }
 
@@ -158,47 +176,91 @@ impl Backend {
         Ok(Some(listener))
     }
 
-    fn sqlite_pool(&self, path: &PathBuf, connections: u32, writes: bool) -> Pool<Sqlite> {
-        let options = SqliteConnectOptions::new()
-            .filename(path)
-            .create_if_missing(writes)
-            .busy_timeout(LOCK_WAIT)
-            .synchronous(SqliteSynchronous::Full)
-            .disable_statement_logging();
-        let options = if writes {
-            options.journal_mode(SqliteJournalMode::Wal)
-        } else {
-            // PostgreSQL's `LIKE` distinguishes case.
-            options.pragma("query_only", "ON").pragma("case_sensitive_like", "ON")
-        };
-        PoolOptions::new()
-            .max_connections(connections)
-            .acquire_timeout(DEADLINE)
-            .idle_timeout(None)
-            .max_lifetime(None)
-            // A connection is a thread of this process: it does not get lost.
-            .test_before_acquire(false)
-            .connect_lazy_with(options)
-    }
-
     async fn postgres_pool(&self) -> DatabaseResult<&Pool<Postgres>> {
         let Self::Postgres { options, pool } = self else {
             return Err(DatabaseError::Invalid("this database is a file".to_owned()));
         };
         Ok(pool
             .get_or_init(async || {
-                PoolOptions::new()
+                PoolOptions::<Postgres>::new()
                     .max_connections(POOL_SIZE)
                     .acquire_timeout(DEADLINE)
+                    // A server that vanished without a word must not keep the connections of the pool.
+                    .after_release(|connection, _| {
+                        Box::pin(async move {
+                            let answer = tokio::time::timeout(DEADLINE, connection.ping()).await;
+                            answer.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map(|()| true)
+                        })
+                    })
                     .connect_lazy_with(options.as_ref().clone())
             })
             .await)
     }
 }
 
+/// The pool, opened if it is not.
+fn opened(pool: &Mutex<Option<Pool<Sqlite>>>, open: impl FnOnce() -> Pool<Sqlite>) -> Pool<Sqlite> {
+    let mut pool = pool.lock().unwrap_or_else(PoisonError::into_inner);
+    pool.get_or_insert_with(open).clone()
+}
+
+/// Creates a file that only its owner reads: it has the hashes of secrets. Its log and index get the same mode.
+fn create_file(path: &Path) -> DatabaseResult<()> {
+    let created = path
+        .parent()
+        .map_or(Ok(()), std::fs::create_dir_all)
+        .and_then(|()| OpenOptions::new().write(true).create_new(true).mode(0o600).open(path));
+    match created {
+        Ok(_) => Ok(()),
+        // By another process, meanwhile.
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::StorageFull => Err(DatabaseError::Full),
+        Err(error) => Err(DatabaseError::Unavailable(format!("{}: {error}", path.display()))),
+    }
+}
+
+fn sqlite_pool(path: &Path, connections: u32, writes: bool) -> Pool<Sqlite> {
+    let options = SqliteConnectOptions::new()
+        .filename(path)
+        .create_if_missing(writes)
+        .busy_timeout(LOCK_WAIT)
+        .synchronous(SqliteSynchronous::Full)
+        .disable_statement_logging();
+    let options = if writes {
+        options.journal_mode(SqliteJournalMode::Wal)
+    } else {
+        // PostgreSQL's `LIKE` distinguishes case.
+        options.pragma("query_only", "ON").pragma("case_sensitive_like", "ON")
+    };
+    PoolOptions::<Sqlite>::new()
+        .max_connections(connections)
+        .acquire_timeout(DEADLINE)
+        .idle_timeout(None)
+        .max_lifetime(None)
+        // A connection is a thread of this process: it does not get lost.
+        .test_before_acquire(false)
+        .after_release(|connection, _| {
+            Box::pin(async move {
+                // The rollback before it is done then.
+                connection.ping().await?;
+                // A full disk ends the transaction itself: the rollback fails, and the connection would never begin another one.
+                Ok(!connection.is_in_transaction())
+            })
+        })
+        .connect_lazy_with(options)
+}
+
 impl Connection {
     pub(super) const fn is_postgres(&self) -> bool {
         matches!(self, Self::Postgres(_))
+    }
+
+    /// Lets the statements of this transaction take up to the long deadline.
+    pub(super) async fn allow_long(&mut self) -> DatabaseResult<()> {
+        if self.is_postgres() {
+            self.execute("SET LOCAL statement_timeout = '30s'", &[]).await?;
+        }
+        Ok(())
     }
 
     /// Executes a statement and returns the number of rows it changed.

@@ -31,6 +31,8 @@ pub enum DatabaseError {
     Newer(String),
     /// The request cannot be stored.
     Invalid(String),
+    /// More rows, attributes or text than are kept. Nothing was written.
+    TooLarge(String),
     /// The database holds something that this program never writes.
     Corrupt(String),
 }
@@ -62,7 +64,7 @@ impl fmt::Display for DatabaseError {
             Self::KeyReused => f.write_str("the idempotency key was used with another request; use a new one"),
             Self::Pruned { first } => write!(f, "the log of changes begins at revision {first}; read a snapshot"),
             Self::Newer(detail) => write!(f, "the control database needs a newer version of tollgate: {detail}"),
-            Self::Invalid(detail) => f.write_str(detail),
+            Self::Invalid(detail) | Self::TooLarge(detail) => f.write_str(detail),
             Self::Corrupt(detail) => write!(f, "the control database is damaged: {detail}; restore a backup"),
         }
     }
@@ -81,7 +83,7 @@ impl DatabaseError {
 
     /// True if another request may have caused it.
     pub(super) const fn is_of_one_request(&self) -> bool {
-        matches!(self, Self::Invalid(_) | Self::Corrupt(_))
+        matches!(self, Self::Invalid(_) | Self::TooLarge(_) | Self::Corrupt(_))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Leases for background work, reports of instances, and hints that something has changed.
 
 use super::connection::{DEADLINE, parameters};
-use super::error::DatabaseResult;
+use super::error::{DatabaseError, DatabaseResult};
 use super::requests::InstanceReport;
 use super::writer::WriteRequest;
 use super::writer::ledger::Ledger;
@@ -15,18 +15,24 @@ use tokio::sync::watch;
 const RECONNECT: Duration = Duration::from_secs(2);
 
 impl Database {
-    /// Takes or renews a lease and returns true if `holder` has it now. Before the first write every holder has it.
+    /// Acquires or renews the lease of some background work until a Unix time in milliseconds, and returns true if `holder` has it now.
+    ///
+    /// A lease that ends more than an hour from now is that of a wrong clock, and counts as ended. Before the first write every
+    /// holder has it.
     ///
     /// # Errors
-    /// An unavailable or full database.
-    pub async fn take_lease(&self, name: &str, holder: &str, for_ms: u64) -> DatabaseResult<bool> {
+    /// [`DatabaseError::Invalid`] for a time more than an hour from now; an unavailable or full database.
+    pub async fn acquire_lease(&self, name: &str, holder: &str, until: u64) -> DatabaseResult<bool> {
+        if until > (self.shared.clock)().saturating_add(LEASE_MAX_MS) {
+            return Err(DatabaseError::Invalid("a lease is at most an hour long".to_owned()));
+        }
         if self.is_empty().await? {
             return Ok(true);
         }
-        let request = WriteRequest::TakeLease {
+        let request = WriteRequest::AcquireLease {
             name: name.to_owned(),
             holder: holder.to_owned(),
-            for_ms,
+            until,
         };
         Ok(self.write(request).await?.count()? == 1)
     }
@@ -73,7 +79,7 @@ impl Database {
     }
 }
 
-pub(super) async fn take_lease(ledger: &mut Ledger, name: &str, holder: &str, for_ms: u64) -> DatabaseResult<u64> {
+pub(super) async fn acquire_lease(ledger: &mut Ledger, name: &str, holder: &str, until: u64) -> DatabaseResult<u64> {
     let now = ledger.now;
     // No row is changed while another holder has it.
     ledger
@@ -81,8 +87,8 @@ pub(super) async fn take_lease(ledger: &mut Ledger, name: &str, holder: &str, fo
         .execute(
             "INSERT INTO lease (name, holder, until) VALUES ($1, $2, $3)
              ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until = excluded.until
-             WHERE lease.holder = excluded.holder OR lease.until <= $4",
-            parameters![name, holder, now.saturating_add(for_ms), now],
+             WHERE lease.holder = excluded.holder OR lease.until <= $4 OR lease.until > $5",
+            parameters![name, holder, until, now, now.saturating_add(LEASE_MAX_MS)],
         )
         .await
 }
@@ -126,5 +132,7 @@ async fn relay_notifications(shared: Weak<Shared>) {
     }
 }
 
+/// The longest lease.
+const LEASE_MAX_MS: u64 = 3_600_000;
 /// The longest wait for a notification.
 const LISTEN_ROUND: Duration = Duration::from_secs(30);

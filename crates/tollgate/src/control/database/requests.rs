@@ -102,6 +102,30 @@ pub struct Committed {
     pub changes: Vec<Change>,
 }
 
+/// The adoption of a database whose history is another one than that of its instances.
+#[derive(Clone, Debug)]
+pub struct AdoptRequest {
+    /// The author, for the audit log.
+    pub author: Author,
+    /// The new id, from [`Database::new_id`](super::Database::new_id).
+    pub database_id: String,
+    /// The id that the database has now, so that of two adoptions one is done; none: any.
+    pub replaces: Option<String>,
+    /// The highest numbers of the cache, the statuses and the memory of all instances.
+    pub seen: SeenNumbers,
+}
+
+/// The highest numbers that were seen anywhere; 0: none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SeenNumbers {
+    /// The epoch.
+    pub epoch: u64,
+    /// The revision, of any epoch.
+    pub revision: u64,
+    /// The version.
+    pub version: u64,
+}
+
 /// A version to be saved.
 #[derive(Clone, Debug)]
 pub struct NewVersion {
@@ -269,6 +293,13 @@ pub struct Retention {
     pub audit_ms: u64,
     /// The number of versions. The live one and its parent are always kept.
     pub versions: u64,
+}
+
+impl NewVersion {
+    /// The bytes of text in its files.
+    pub(super) fn text_bytes(&self) -> usize {
+        self.files.iter().map(|file| file.text.len()).sum()
+    }
 }
 
 impl AuditReport {

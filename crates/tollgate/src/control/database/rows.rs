@@ -2,9 +2,10 @@
 
 use super::Database;
 use super::connection::{Connection, Parameter, ResultRow, parameters};
-use super::error::DatabaseResult;
-use super::query::{Select, contains, value_rows};
+use super::error::{DatabaseError, DatabaseResult};
+use super::query::{Select, contains, one_of_keys, value_rows};
 use super::requests::{RowFilter, RowKey};
+use super::writer::ledger::ITEMS_MAX;
 use crate::control::model::{OverrideRow, RowSubject};
 use sqlx::AssertSqlSafe;
 
@@ -82,8 +83,14 @@ impl Database {
 /// All rows, by key.
 pub(super) async fn all_rows(connection: &mut Connection) -> DatabaseResult<Vec<OverrideRow>> {
     let sql = "SELECT domain, rule, subject, terms, note, expires_at, revision, actor FROM override_row
-               ORDER BY domain, rule, subject";
-    connection.fetch(sql, &[]).await?.iter().map(row_of).collect()
+               ORDER BY domain, rule, subject LIMIT $1";
+    let found = connection.fetch(sql, parameters![ITEMS_MAX + 1]).await?;
+    if found.len() as u64 > ITEMS_MAX {
+        return Err(DatabaseError::TooLarge(format!(
+            "there are more than {ITEMS_MAX} override rows"
+        )));
+    }
+    found.iter().map(row_of).collect()
 }
 
 /// The rows with these keys.
@@ -91,8 +98,10 @@ pub(super) async fn find_rows(connection: &mut Connection, keys: &[RowKey]) -> D
     if keys.is_empty() {
         return Ok(Vec::new());
     }
+    // A join: SQLite reads the whole table for `IN (VALUES …)`.
     let sql = format!(
-        "{COLUMNS} WHERE (domain, rule, subject) IN (VALUES {})",
+        "WITH wanted (wanted_domain, wanted_rule, wanted_subject) AS (VALUES {}) {COLUMNS}
+         JOIN wanted ON domain = wanted_domain AND rule = wanted_rule AND subject = wanted_subject",
         value_rows(keys.len(), 3)
     );
     let found = connection.fetch(AssertSqlSafe(sql), &key_parameters(keys)).await?;
@@ -135,15 +144,15 @@ pub(super) async fn delete_rows(connection: &mut Connection, keys: &[RowKey]) ->
         return Ok(());
     }
     let sql = format!(
-        "DELETE FROM override_row WHERE (domain, rule, subject) IN (VALUES {})",
-        value_rows(keys.len(), 3)
+        "DELETE FROM override_row WHERE {}",
+        one_of_keys(["domain", "rule", "subject"], keys.len())
     );
     connection.execute(AssertSqlSafe(sql), &key_parameters(keys)).await?;
     Ok(())
 }
 
 /// The canonical text of a subject: JSON with sorted keys.
-pub(super) fn subject_text(subject: &RowSubject) -> String {
+pub(in crate::control) fn subject_text(subject: &RowSubject) -> String {
     serde_json::to_string(subject).expect("a map of texts")
 }
 

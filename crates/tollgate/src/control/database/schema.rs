@@ -9,7 +9,9 @@ use crate::control::model::Digest;
 use sqlx::AssertSqlSafe;
 
 /// The migrations in order. The number of one is its position, from 1; they never change once released.
-const MIGRATIONS: &[&[&str]] = &[&[
+const MIGRATIONS: &[&[&str]] = &[TABLES, SIZES];
+
+const TABLES: &[&str] = &[
     "CREATE TABLE head (
         one BIGINT NOT NULL PRIMARY KEY CHECK (one = 1), database_id TEXT NOT NULL, epoch BIGINT NOT NULL,
         revision BIGINT NOT NULL, live_version BIGINT NOT NULL, chain TEXT NOT NULL)",
@@ -56,7 +58,15 @@ const MIGRATIONS: &[&[&str]] = &[&[
     "CREATE TABLE instance (
         id TEXT NOT NULL PRIMARY KEY, status TEXT NOT NULL, figures TEXT NOT NULL, vote TEXT NOT NULL,
         seen_at BIGINT NOT NULL)",
-]];
+];
+
+/// The numbers of rows and attributes, which are bounded: counting them at every write would take longer than the write.
+const SIZES: &[&str] = &[
+    "CREATE TABLE table_size (name TEXT NOT NULL PRIMARY KEY, items BIGINT NOT NULL)",
+    "INSERT INTO table_size (name, items) SELECT 'override_row', count(*) FROM override_row",
+    "INSERT INTO table_size (name, items) SELECT 'subject_attribute', count(*) FROM subject_attribute",
+    "CREATE INDEX idempotency_at ON idempotency (at)",
+];
 
 /// The key of PostgreSQL's lock around migrations: `tollgate` in ASCII.
 const MIGRATION_LOCK: u64 = 0x746f_6c6c_6761_7465;
@@ -72,11 +82,11 @@ pub(super) async fn exists(connection: &mut Connection) -> DatabaseResult<bool> 
     Ok(connection.fetch_one(sql, &[]).await?.is_some())
 }
 
-/// Creates the tables that are missing, in a transaction of its own.
+/// Creates the tables that are missing, in a transaction of its own. A new database gets this id.
 ///
 /// # Errors
 /// [`DatabaseError::Newer`] for a database that a newer program has migrated.
-pub(super) async fn migrate(mut connection: Connection, now: u64) -> DatabaseResult<()> {
+pub(super) async fn migrate(mut connection: Connection, now: u64, id: &str) -> DatabaseResult<()> {
     if connection.is_postgres() {
         // Two programs that create the same database: one waits here, then finds it complete.
         connection
@@ -95,13 +105,8 @@ pub(super) async fn migrate(mut connection: Connection, now: u64) -> DatabaseRes
         .fetch_one("SELECT coalesce(max(number), 0) FROM migration", &[])
         .await?
         .map_or(Ok(0), |row| row.number(0))?;
-    let known = MIGRATIONS.len() as u64;
-    if done > known {
-        return Err(DatabaseError::Newer(format!(
-            "it is at migration {done}, and this version knows {known}; it is read-only here"
-        )));
-    }
-    if done == known {
+    check_migration(done)?;
+    if done == MIGRATIONS.len() as u64 {
         return Ok(());
     }
     for (number, statements) in (1_u64..).zip(MIGRATIONS) {
@@ -124,7 +129,7 @@ pub(super) async fn migrate(mut connection: Connection, now: u64) -> DatabaseRes
         connection
             .execute(
                 "INSERT INTO head (one, database_id, epoch, revision, live_version, chain) VALUES (1, $1, 1, 0, 0, $2)",
-                parameters![random_id()?, &Digest::default()],
+                parameters![id, &Digest::default()],
             )
             .await?;
         connection
@@ -137,6 +142,17 @@ pub(super) async fn migrate(mut connection: Connection, now: u64) -> DatabaseRes
     connection.commit().await
 }
 
+/// Refuses to write a database that a newer program has migrated to this number.
+pub(super) fn check_migration(done: u64) -> DatabaseResult<()> {
+    let known = MIGRATIONS.len() as u64;
+    if done > known {
+        return Err(DatabaseError::Newer(format!(
+            "it is at migration {done}, and this version knows {known}; it is read-only here"
+        )));
+    }
+    Ok(())
+}
+
 /// A statement with the order of bytes for texts, which is what SQLite has.
 fn dialect(connection: &Connection, statement: &str) -> String {
     if connection.is_postgres() {
@@ -147,7 +163,7 @@ fn dialect(connection: &Connection, statement: &str) -> String {
 }
 
 /// A random id of 128 bits.
-fn random_id() -> DatabaseResult<String> {
+pub(super) fn random_id() -> DatabaseResult<String> {
     let mut bytes = [0; 16];
     rustls::crypto::ring::default_provider()
         .secure_random

@@ -21,11 +21,12 @@ impl Database {
     /// Saves a version and returns it with its number.
     ///
     /// # Errors
-    /// [`DatabaseError::Invalid`] for too much text or a path that appears twice; an unavailable or damaged database.
+    /// [`DatabaseError::TooLarge`] for too much text, [`DatabaseError::Invalid`] for a path that appears twice; an unavailable or damaged
+    /// database.
     pub async fn save_version(&self, version: NewVersion, author: &Author) -> DatabaseResult<VersionMeta> {
-        let bytes: usize = version.files.iter().map(|file| file.text.len()).sum();
+        let bytes = version.text_bytes();
         if bytes > MAX_SET_BYTES {
-            return Err(DatabaseError::Invalid(format!(
+            return Err(DatabaseError::TooLarge(format!(
                 "the files have {bytes} bytes; use at most {MAX_SET_BYTES}"
             )));
         }
@@ -94,6 +95,7 @@ impl Database {
             let Some(mut connection) = self.reader().await? else {
                 return Ok(Vec::new());
             };
+            connection.allow_long().await?;
             match find_version(&mut connection, number).await? {
                 Some((meta, _)) => files_of(&mut connection, &meta).await,
                 None => Ok(Vec::new()),
@@ -149,6 +151,14 @@ pub(super) async fn find_version(
     }
 }
 
+/// The highest number of a version; 0: no version exists.
+pub(super) async fn last_number(connection: &mut Connection) -> DatabaseResult<u64> {
+    let last = connection
+        .fetch_one("SELECT coalesce(max(number), 0) FROM version", &[])
+        .await?;
+    last.map_or(Ok(0), |row| row.number(0))
+}
+
 /// The files of a version, compared with its digest.
 pub(super) async fn files_of(connection: &mut Connection, version: &VersionMeta) -> DatabaseResult<Vec<SetFile>> {
     let sql =
@@ -178,12 +188,8 @@ pub(super) async fn files_of(connection: &mut Connection, version: &VersionMeta)
 pub(super) async fn save(ledger: &mut Ledger, version: &NewVersion, author: &Author) -> DatabaseResult<VersionMeta> {
     // The lock of the head orders the numbers.
     ledger.head().await?;
-    let last = ledger
-        .connection
-        .fetch_one("SELECT coalesce(max(number), 0) FROM version", &[])
-        .await?;
     let meta = VersionMeta {
-        number: last.map_or(Ok(0), |row| row.number(0))? + 1,
+        number: last_number(&mut ledger.connection).await? + 1,
         parent: version.parent,
         digest: set_digest(&version.files),
         format: version.format,

@@ -1,8 +1,13 @@
 //! The one writer of a process: a bounded queue, whose waiting requests are committed in one transaction.
 //!
 //! A request that is refused writes nothing, so the others of its transaction go on. An error of the database rolls all of them
-//! back; if one of them may have caused it, each is tried alone.
+//! back; if one of them may have caused it, each is tried alone. Every write is answered within two seconds, except imports and large
+//! sets: those have a transaction of their own, and once the head is locked for them, half a minute.
+//!
+//! A transaction that exceeds its deadline is dropped, and rolled back by the database. One whose `COMMIT` was sent already may be done
+//! all the same; its callers get the error of an unavailable database.
 
+mod adopt;
 mod commit;
 pub(super) mod ledger;
 
@@ -10,7 +15,8 @@ use self::ledger::{AuditDraft, Ledger};
 use super::connection::DEADLINE;
 use super::error::{DatabaseError, DatabaseResult};
 use super::requests::{
-    AuditRecord, CommitRequest, Committed, IdempotencyKey, InstanceReport, NewVersion, Retention, StoredResponse,
+    AdoptRequest, AuditRecord, CommitRequest, Committed, IdempotencyKey, InstanceReport, NewVersion, Retention,
+    StoredResponse,
 };
 use super::{Database, LONG_DEADLINE, Shared, access, fleet, retention, schema, versions};
 use crate::control::model::{AuditEntry, Author, Digest, Principal, Session, VersionMeta, VersionState};
@@ -24,14 +30,18 @@ use tokio::time::Instant;
 const QUEUE: usize = 1_024;
 /// Requests in one transaction.
 const MERGED: usize = 256;
-/// Changes in one request from which on it has the long deadline.
+/// Changes in one request above which it has the long deadline.
 const LARGE: usize = 500;
+/// Bytes of text in one version above which it has the long deadline.
+const LARGE_TEXT: usize = 1 << 20;
 
 /// A write.
 #[derive(Debug)]
 pub(super) enum WriteRequest {
     Commit(Box<CommitRequest>),
+    CommitOnce(Box<(IdempotencyKey, CommitRequest)>),
     Anchor(Author),
+    Adopt(Box<AdoptRequest>),
     SaveVersion(Box<NewVersion>, Author),
     VersionState(u64, VersionState),
     Record(Box<AuditRecord>),
@@ -44,7 +54,7 @@ pub(super) enum WriteRequest {
     DeleteSession(Digest, Author),
     DeleteSessionsOf(String, Author),
     Remember(Box<(IdempotencyKey, StoredResponse)>),
-    TakeLease { name: String, holder: String, for_ms: u64 },
+    AcquireLease { name: String, holder: String, until: u64 },
     ReportInstance(Box<InstanceReport>),
     Prune(Retention),
 }
@@ -107,25 +117,34 @@ impl Database {
 async fn run(shared: Arc<Shared>, mut queue: mpsc::Receiver<Job>) {
     let mut jobs = Vec::with_capacity(MERGED);
     while queue.recv_many(&mut jobs, MERGED).await > 0 {
-        // A caller that has given up must not find its write done later.
-        jobs.retain(Job::is_wanted);
-        if let Err(error) = commit_merged(&shared, &mut jobs).await {
-            if jobs.len() > 1 && error.is_of_one_request() {
-                for job in jobs.drain(..).filter(Job::is_wanted) {
-                    let mut alone = vec![job];
-                    if let Err(error) = commit_merged(&shared, &mut alone).await {
-                        fail(alone, &error);
-                    }
-                }
+        // A long one would keep the others past their deadlines, and after an adoption they mean another state.
+        let is_alone = |job: &Job| job.request.is_long() || matches!(job.request, WriteRequest::Adopt(_));
+        let (alone, mut short): (Vec<Job>, Vec<Job>) = jobs.drain(..).partition(is_alone);
+        if let Err(error) = commit_merged(&shared, &mut short).await {
+            if short.len() > 1 && error.is_of_one_request() {
+                commit_each(&shared, short).await;
             } else {
-                fail(std::mem::take(&mut jobs), &error);
+                fail(short, &error);
             }
+        }
+        commit_each(&shared, alone).await;
+    }
+}
+
+/// Commits each request in a transaction of its own.
+async fn commit_each(shared: &Shared, jobs: Vec<Job>) {
+    for job in jobs {
+        let mut alone = vec![job];
+        if let Err(error) = commit_merged(shared, &mut alone).await {
+            fail(alone, &error);
         }
     }
 }
 
 /// Commits all requests in one transaction and replies. On an error the jobs are left as they were.
 async fn commit_merged(shared: &Shared, jobs: &mut Vec<Job>) -> DatabaseResult<()> {
+    // A caller that has given up must not find its write done later.
+    jobs.retain(Job::is_wanted);
     let Some(deadline) = jobs.iter().map(|job| job.deadline).max() else {
         return Ok(());
     };
@@ -157,13 +176,20 @@ async fn commit_merged(shared: &Shared, jobs: &mut Vec<Job>) -> DatabaseResult<(
 
 /// Applies all requests. Returns their results and the last revision, if there is a new one.
 async fn transact(shared: &Shared, jobs: &[Job]) -> DatabaseResult<(Vec<DatabaseResult<WriteReply>>, Option<u64>)> {
-    let now = (shared.clock)();
-    if !shared.is_migrated.load(Ordering::Relaxed) {
-        schema::migrate(shared.backend.write().await?, now).await?;
-        shared.has_schema.store(true, Ordering::Relaxed);
-        shared.is_migrated.store(true, Ordering::Relaxed);
+    if shared.has_schema.load(Ordering::Relaxed) && shared.backend.is_missing() {
+        let is_adoption = |job: &Job| matches!(job.request, WriteRequest::Adopt(_));
+        if !jobs.iter().any(is_adoption) {
+            // A new file would silently start a new history.
+            return Err(DatabaseError::Unavailable(
+                "its file was removed; restore a backup and restart, or adopt an empty one".to_owned(),
+            ));
+        }
+        shared.backend.forget_file();
+        shared.is_migrated.store(false, Ordering::Relaxed);
     }
-    let mut ledger = Ledger::new(shared.backend.write().await?, now);
+    let is_long = jobs.iter().any(|job| job.request.is_long());
+    // A database that is away is noticed here, in time for a long request too.
+    let mut ledger = super::within(DEADLINE, begin(shared, is_long)).await?;
     let mut replies = Vec::with_capacity(jobs.len());
     for job in jobs {
         match apply(&mut ledger, &job.request).await {
@@ -175,14 +201,42 @@ async fn transact(shared: &Shared, jobs: &[Job]) -> DatabaseResult<(Vec<Database
     Ok((replies, revision))
 }
 
+/// Starts a transaction, after the tables were created where they are missing.
+async fn begin(shared: &Shared, is_long: bool) -> DatabaseResult<Ledger> {
+    let now = (shared.clock)();
+    if !shared.is_migrated.load(Ordering::Relaxed) {
+        let id = match shared.proposed_id().clone() {
+            Some(id) => id,
+            None => schema::random_id()?,
+        };
+        schema::migrate(shared.backend.write().await?, now, &id).await?;
+        shared.has_schema.store(true, Ordering::Relaxed);
+        shared.is_migrated.store(true, Ordering::Relaxed);
+    }
+    let mut ledger = Ledger::new(shared.backend.write().await?, now);
+    if is_long {
+        ledger.connection.allow_long().await?;
+        ledger.head().await?;
+    }
+    Ok(ledger)
+}
+
 async fn apply(ledger: &mut Ledger, request: &WriteRequest) -> DatabaseResult<WriteReply> {
     match request {
+        WriteRequest::CommitOnce(request) => {
+            let committed = commit::commit_once(ledger, &request.0, &request.1).await?;
+            return Ok(WriteReply::Committed(Box::new(committed)));
+        }
         WriteRequest::Commit(request) => {
             let committed = commit::commit(ledger, request).await?;
             return Ok(WriteReply::Committed(Box::new(committed)));
         }
         WriteRequest::Anchor(author) => {
             let committed = commit::anchor(ledger, author).await?;
+            return Ok(WriteReply::Committed(Box::new(committed)));
+        }
+        WriteRequest::Adopt(request) => {
+            let committed = adopt::adopt(ledger, request).await?;
             return Ok(WriteReply::Committed(Box::new(committed)));
         }
         WriteRequest::SaveVersion(version, author) => {
@@ -198,9 +252,9 @@ async fn apply(ledger: &mut Ledger, request: &WriteRequest) -> DatabaseResult<Wr
                 access::delete_sessions_of(ledger, principal, author).await?,
             ));
         }
-        WriteRequest::TakeLease { name, holder, for_ms } => {
+        WriteRequest::AcquireLease { name, holder, until } => {
             return Ok(WriteReply::Count(
-                fleet::take_lease(ledger, name, holder, *for_ms).await?,
+                fleet::acquire_lease(ledger, name, holder, *until).await?,
             ));
         }
         WriteRequest::VersionState(number, state) => versions::set_state(ledger, *number, *state).await?,
@@ -215,7 +269,10 @@ async fn apply(ledger: &mut Ledger, request: &WriteRequest) -> DatabaseResult<Wr
         WriteRequest::DeleteSession(id_hash, author) => access::delete_session(ledger, id_hash, author).await?,
         WriteRequest::Remember(remembered) => access::remember(ledger, &remembered.0, &remembered.1).await?,
         WriteRequest::ReportInstance(report) => fleet::report_instance(ledger, report).await?,
-        WriteRequest::Prune(retention) => retention::prune(ledger, *retention).await?,
+        WriteRequest::Prune(retention) => {
+            let is_more = retention::prune(ledger, *retention).await?;
+            return Ok(WriteReply::Count(is_more.into()));
+        }
     }
     Ok(WriteReply::Done)
 }
@@ -247,10 +304,17 @@ impl Job {
 
 impl WriteRequest {
     fn time_limit(&self) -> Duration {
+        if self.is_long() { LONG_DEADLINE } else { DEADLINE }
+    }
+
+    /// True for an import or a large set.
+    fn is_long(&self) -> bool {
+        let is_large = |request: &CommitRequest| request.changes.len() + request.rules.len() > LARGE;
         match self {
-            Self::Commit(request) if request.changes.len() > LARGE => LONG_DEADLINE,
-            Self::SaveVersion(..) | Self::Prune(_) => LONG_DEADLINE,
-            _ => DEADLINE,
+            Self::Commit(request) => is_large(request),
+            Self::CommitOnce(request) => is_large(&request.1),
+            Self::SaveVersion(version, _) => version.text_bytes() > LARGE_TEXT,
+            _ => false,
         }
     }
 }

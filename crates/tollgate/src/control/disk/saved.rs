@@ -1,9 +1,9 @@
 //! The encoding of a saved state and of a line of the journal: JSON lines, the state with a SHA-256 at its end.
 
-use super::super::chain;
 use super::super::model::{Change, ChangeBody, DatabaseHead, Digest, OverrideRow, SetFile, SubjectAttribute};
 use serde::{Deserialize, Serialize};
-use std::io;
+use sha2::{Digest as _, Sha256};
+use std::io::{self, BufRead, Read as _, Write};
 
 /// Everything that an instance has applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,19 +33,10 @@ pub struct JournalLine {
 }
 
 /// A line of a state.
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 enum StateLine {
-    Head {
-        format: u32,
-        database_id: String,
-        epoch: u64,
-        revision: u64,
-        live_version: u64,
-        chain: Digest,
-        set_revision: u64,
-        version: u64,
-    },
+    Head(HeadLine),
     File(SetFile),
     Row(OverrideRow),
     Attribute(SubjectAttribute),
@@ -53,13 +44,47 @@ enum StateLine {
     End(Digest),
 }
 
+/// The same, to be written.
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+enum StateLineRef<'a> {
+    Head(&'a HeadLine),
+    File(&'a SetFile),
+    Row(&'a OverrideRow),
+    Attribute(&'a SubjectAttribute),
+    End(Digest),
+}
+
+/// The first line of a state.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HeadLine {
+    format: u32,
+    database_id: String,
+    epoch: u64,
+    revision: u64,
+    live_version: u64,
+    chain: Digest,
+    set_revision: u64,
+    version: u64,
+}
+
 /// The format of states.
 const FORMAT: u32 = 1;
+/// The most rows, and the most attributes.
+const ITEMS_MAX: usize = 1_000_000;
+/// The most bytes of text in the files.
+const TEXT_MAX: usize = 16 << 20;
+/// The most bytes of one line: a file of that size, escaped.
+const LINE_MAX: u64 = 128 << 20;
 
 impl SavedState {
-    /// The state as bytes.
-    pub fn encode(&self) -> Vec<u8> {
-        let head = StateLine::Head {
+    /// Writes the state.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn write(&self, writer: &mut impl Write) -> io::Result<()> {
+        let head = HeadLine {
             format: FORMAT,
             database_id: self.head.database_id.clone(),
             epoch: self.head.epoch,
@@ -69,96 +94,106 @@ impl SavedState {
             set_revision: self.set_revision,
             version: self.version,
         };
-        let mut bytes = Vec::new();
-        push_line(&mut bytes, &head);
-        for file in &self.files {
-            push_line(&mut bytes, &StateLine::File(file.clone()));
+        let lines = std::iter::once(StateLineRef::Head(&head))
+            .chain(self.files.iter().map(StateLineRef::File))
+            .chain(self.rows.iter().map(StateLineRef::Row))
+            .chain(self.attributes.iter().map(StateLineRef::Attribute));
+        let mut hasher = Sha256::new();
+        for line in lines {
+            let line = encoded(&line)?;
+            hasher.update(&line);
+            writer.write_all(&line)?;
         }
-        for row in &self.rows {
-            push_line(&mut bytes, &StateLine::Row(row.clone()));
-        }
-        for attribute in &self.attributes {
-            push_line(&mut bytes, &StateLine::Attribute(attribute.clone()));
-        }
-        let end = chain::digest_of(&bytes);
-        push_line(&mut bytes, &StateLine::End(end));
-        bytes
+        writer.write_all(&encoded(&StateLineRef::End(Digest(hasher.finalize().into())))?)
     }
 
-    /// The state of bytes.
+    /// Reads a state.
     ///
     /// # Errors
-    /// Bytes that are cut, changed, or of a newer format.
-    pub fn decode(bytes: &[u8]) -> io::Result<Self> {
-        let damaged = |text: &str| io::Error::new(io::ErrorKind::InvalidData, text.to_owned());
-        let mut state: Option<Self> = None;
-        let mut read_bytes = 0;
-        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
-            let parsed = serde_json::from_slice(line).map_err(|error| damaged(&error.to_string()))?;
-            match (parsed, state.as_mut()) {
-                (StateLine::Head { format, .. }, _) if format > FORMAT => {
-                    return Err(damaged("it was written by a newer version"));
+    /// Bytes that are cut, changed, of a newer format, or more than is kept.
+    pub fn read(mut reader: impl BufRead) -> io::Result<Self> {
+        let mut hasher = Sha256::new();
+        let mut line = Vec::new();
+        next_line(&mut reader, &mut line)?;
+        let mut state = match parsed(&line)? {
+            StateLine::Head(head) if head.format > FORMAT => return Err(damaged("it was written by a newer version")),
+            StateLine::Head(head) => Self::of(head),
+            _ => return Err(damaged("it has no head")),
+        };
+        let mut text_bytes = 0;
+        loop {
+            hasher.update(&line);
+            next_line(&mut reader, &mut line)?;
+            match parsed(&line)? {
+                StateLine::File(file) => {
+                    text_bytes += file.text.len();
+                    state.files.push(file);
                 }
-                (
-                    StateLine::Head {
-                        database_id,
-                        epoch,
-                        revision,
-                        live_version,
-                        chain,
-                        set_revision,
-                        version,
-                        ..
-                    },
-                    None,
-                ) => {
-                    state = Some(Self {
-                        head: DatabaseHead {
-                            database_id,
-                            epoch,
-                            revision,
-                            live_version,
-                            chain,
-                        },
-                        set_revision,
-                        version,
-                        files: Vec::new(),
-                        rows: Vec::new(),
-                        attributes: Vec::new(),
-                    });
+                StateLine::Row(row) => state.rows.push(row),
+                StateLine::Attribute(attribute) => state.attributes.push(attribute),
+                StateLine::End(digest) if digest.0 != <[u8; 32]>::from(hasher.clone().finalize()) => {
+                    return Err(damaged("its digest is another one"));
                 }
-                (StateLine::File(file), Some(state)) => state.files.push(file),
-                (StateLine::Row(row), Some(state)) => state.rows.push(row),
-                (StateLine::Attribute(attribute), Some(state)) => state.attributes.push(attribute),
-                (StateLine::End(digest), Some(_)) => {
-                    let before = bytes.get(..read_bytes).unwrap_or_default();
-                    return match chain::digest_of(before) == digest {
-                        true => state.ok_or_else(|| damaged("it has no head")),
-                        false => Err(damaged("its digest is another one")),
-                    };
-                }
-                _ => return Err(damaged("its lines are out of order")),
+                StateLine::End(_) => break,
+                StateLine::Head(_) => return Err(damaged("its lines are out of order")),
             }
-            read_bytes += line.len();
+            if state.rows.len() > ITEMS_MAX || state.attributes.len() > ITEMS_MAX || text_bytes > TEXT_MAX {
+                return Err(damaged("it has more than is kept"));
+            }
         }
-        Err(damaged("its end is missing"))
+        match reader.fill_buf()?.is_empty() {
+            true => Ok(state),
+            false => Err(damaged("something follows its end")),
+        }
     }
+
+    fn of(head: HeadLine) -> Self {
+        Self {
+            head: DatabaseHead {
+                database_id: head.database_id,
+                epoch: head.epoch,
+                revision: head.revision,
+                live_version: head.live_version,
+                chain: head.chain,
+            },
+            set_revision: head.set_revision,
+            version: head.version,
+            files: Vec::new(),
+            rows: Vec::new(),
+            attributes: Vec::new(),
+        }
+    }
+}
+
+/// Reads one whole line over the last one.
+fn next_line(reader: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<()> {
+    line.clear();
+    reader.take(LINE_MAX).read_until(b'\n', line)?;
+    match line.last() {
+        Some(b'\n') => Ok(()),
+        _ => Err(damaged("its end is missing")),
+    }
+}
+
+fn parsed(line: &[u8]) -> io::Result<StateLine> {
+    serde_json::from_slice(line).map_err(|error| damaged(&error.to_string()))
+}
+
+fn damaged(text: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text.to_owned())
 }
 
 impl JournalLine {
     /// The line of a change.
     pub fn encode(change: &Change) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        push_line(
-            &mut bytes,
-            &Self {
-                revision: change.revision,
-                body: change.body.clone(),
-                chain: change.chain,
-                at: change.at,
-            },
-        );
-        bytes
+        let line = Self {
+            revision: change.revision,
+            body: change.body.clone(),
+            chain: change.chain,
+            at: change.at,
+        };
+        // Texts, numbers and maps with text keys always encode; a line that did not would be cut as torn.
+        encoded(&line).unwrap_or_default()
     }
 
     /// The change of a whole line.
@@ -173,8 +208,8 @@ impl JournalLine {
     }
 }
 
-fn push_line(bytes: &mut Vec<u8>, line: &impl Serialize) {
-    // Texts, numbers and maps with text keys always encode; a line that did not would fail the digest.
-    bytes.extend(serde_json::to_vec(line).unwrap_or_default());
+fn encoded(line: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut bytes = serde_json::to_vec(line)?;
     bytes.push(b'\n');
+    Ok(bytes)
 }

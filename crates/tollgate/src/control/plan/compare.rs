@@ -2,10 +2,10 @@
 
 use super::effect::{Effect, lifetime};
 use std::collections::HashMap;
-use tollgate_limiter::core::Limit;
 use tollgate_limiter::core::rules::{
     CostSource, Dimension, Experiment, LimitSelector, Mode, OnStoreFailure, Rule, Terms, Window,
 };
+use tollgate_limiter::core::{Limit, Micros};
 
 /// One difference and its effect.
 pub(super) type Difference = (String, Effect);
@@ -49,19 +49,29 @@ pub(super) fn differences(live: &Rule, next: &Rule) -> Vec<Difference> {
     if !live.same_conditions(next) {
         found.push((changed_conditions(live, next), Effect::OtherRequests));
     }
-    if live.per() != next.per() {
-        let units = all_terms(next.limit_selector()).into_iter().filter_map(capacity).max();
-        let what = format!("per {} -> {}", per_text(live.per()), per_text(next.per()));
-        found.push((
-            what,
-            units.map_or(Effect::None, |units| Effect::restart(units, next.per())),
-        ));
-    }
-    selector("", live.limit_selector(), next.limit_selector(), next.per(), &mut found);
-    experiment(live.experiment(), next, &mut found);
+    let mut numbers = Vec::new();
+    selector(
+        "",
+        live.limit_selector(),
+        next.limit_selector(),
+        next.per(),
+        &mut numbers,
+    );
+    experiment(live.experiment(), next, &mut numbers);
     if live.cost_source() != next.cost_source() {
-        found.push(cost(live.cost_source(), next.cost_source()));
+        numbers.push(cost(live.cost_source(), next.cost_source()));
     }
+    if live.per() != next.per() {
+        let what = format!("per {} -> {}", per_text(live.per()), per_text(next.per()));
+        found.push((what, restart(next.limit_selector(), next.per())));
+        // Every subject counts anew, so that no usage is kept.
+        for (_, effect) in &mut numbers {
+            if matches!(effect, Effect::Stricter | Effect::Looser) {
+                *effect = Effect::None;
+            }
+        }
+    }
+    found.append(&mut numbers);
     if live.on_store_failure() != next.on_store_failure() {
         let [before, after] = [live, next].map(|rule| failure_text(rule.on_store_failure()));
         found.push((format!("on_store_failure {before} -> {after}"), Effect::None));
@@ -136,10 +146,7 @@ fn cost(live: &CostSource, next: &CostSource) -> Difference {
 
 /// Subjects that enter or leave an experiment get the counters of the other variant.
 fn experiment(live: Option<&Experiment>, next: &Rule, found: &mut Vec<Difference>) {
-    let restart = |selector: &LimitSelector| {
-        let units = all_terms(selector).into_iter().filter_map(capacity).max();
-        units.map_or(Effect::None, |units| Effect::restart(units, next.per()))
-    };
+    let restart = |selector: &LimitSelector| restart(selector, next.per());
     match (live, next.experiment()) {
         (None, None) => {}
         (None, Some(after)) => {
@@ -173,22 +180,20 @@ fn share_text(experiment: &Experiment) -> String {
 
 /// The differences of the limits of one variant.
 fn selector(prefix: &str, live: &LimitSelector, next: &LimitSelector, per: &[Dimension], found: &mut Vec<Difference>) {
-    let algorithms = (algorithm(live), algorithm(next));
-    let is_other_algorithm = matches!(algorithms, (Some(before), Some(after)) if before != after);
-    if live.limit() != next.limit() {
-        let (mut what, mut effect) = terms(prefix, "limit", live.limit(), next.limit(), per);
-        if is_other_algorithm && let (Some(before), Some(after)) = algorithms {
-            let (old, new) = (live.limit().to_string(), next.limit().to_string());
-            what = match old == new {
-                true => format!("{prefix}{before} -> {after}"),
-                false => format!("{prefix}{before} {old} -> {after} {new}"),
-            };
-            // Every subject of the rule gets a new counter, whatever its terms are.
-            if let Some(units) = all_terms(next).into_iter().filter_map(capacity).max() {
-                effect = Effect::restart(units, per);
-            }
-        }
-        found.push((what, effect));
+    let algorithms = algorithm(live)
+        .zip(algorithm(next))
+        .filter(|(before, after)| before != after);
+    let is_other_algorithm = algorithms.is_some();
+    if let Some((before, after)) = algorithms {
+        let (old, new) = (live.limit().to_string(), next.limit().to_string());
+        let what = match old == new {
+            true => format!("{prefix}{before} -> {after}"),
+            false => format!("{prefix}{before} {old} -> {after} {new}"),
+        };
+        // Every subject of the rule gets a new counter, whatever its terms are.
+        found.push((what, restart(next, per)));
+    } else if live.limit() != next.limit() {
+        found.push(terms(prefix, "limit", live.limit(), next.limit(), per));
     }
     let live_terms = exceptions(live);
     let next_terms = exceptions(next);
@@ -279,7 +284,11 @@ fn terms(prefix: &str, name: &str, live: &Terms, next: &Terms, per: &[Dimension]
 fn option(live: &Limit, next: &Limit) -> Option<String> {
     Some(match (live, next) {
         (Limit::SlidingLog(before), Limit::SlidingLog(after)) if before.min_interval() != after.min_interval() => {
-            format!("min_interval {} -> {}", before.min_interval(), after.min_interval())
+            let [before, after] = [before, after].map(|log| match log.min_interval() {
+                Micros::ZERO => "none".to_owned(),
+                interval => interval.to_string(),
+            });
+            format!("min_interval {before} -> {after}")
         }
         (Limit::Concurrency(before), Limit::Concurrency(after)) if before.lease_ttl() != after.lease_ttl() => {
             format!("lease_ttl {} -> {}", before.lease_ttl(), after.lease_ttl())
@@ -305,9 +314,10 @@ fn limits(terms: &Terms) -> impl Iterator<Item = Limit> {
     windows.iter().map(|window| *window.limit())
 }
 
-/// The most that new counters of these terms allow at once.
-fn capacity(terms: &Terms) -> Option<u64> {
-    limits(terms).map(|limit| limit.capacity()).min()
+/// The restart of all counters of a variant.
+fn restart(selector: &LimitSelector, per: &[Dimension]) -> Effect {
+    let limits = all_terms(selector).into_iter().flat_map(limits);
+    Effect::restart(limits, per)
 }
 
 fn all_terms(selector: &LimitSelector) -> Vec<&Terms> {
@@ -318,7 +328,8 @@ fn all_terms(selector: &LimitSelector) -> Vec<&Terms> {
 
 /// The algorithm of a rule's limits; none if it counts nothing.
 fn algorithm(selector: &LimitSelector) -> Option<&'static str> {
-    limits(selector.limit()).next().map(|limit| limit.algorithm())
+    let mut limits = all_terms(selector).into_iter().flat_map(limits);
+    limits.next().map(|limit| limit.algorithm())
 }
 
 /// The most lines about single subjects of one rule.

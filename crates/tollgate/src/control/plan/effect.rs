@@ -68,8 +68,14 @@ impl Effect {
         }
     }
 
-    /// The restart of counters with this capacity.
-    pub(super) fn restart(units: u64, per: &[Dimension]) -> Self {
+    /// The restart of the counters of these limits; no effect without a limit.
+    ///
+    /// The largest capacity bounds what a subject can gain, also where several windows apply at once: a smaller window
+    /// refills, and what then still holds the subject back is the largest.
+    pub(super) fn restart(limits: impl Iterator<Item = Limit>, per: &[Dimension]) -> Self {
+        let Some(units) = limits.map(|limit| limit.capacity()).max() else {
+            return Self::None;
+        };
         let per = per.iter().map(|dimension| dimension.attribute().to_owned()).collect();
         Self::Restart { units, per }
     }
@@ -94,13 +100,13 @@ impl Effect {
     fn of_limits(live: &[Limit], next: &[Limit], per: &[Dimension]) -> Self {
         let find = |list: &[Limit], limit: &Limit| list.iter().find(|other| same_counter(other, limit)).copied();
         let is_missing = |list: &[Limit], limit: &&Limit| find(list, limit).is_none();
-        let fresh = next.iter().filter(|limit| is_missing(live, limit));
+        let fresh: Vec<Limit> = next.iter().filter(|limit| is_missing(live, limit)).copied().collect();
         let has_lost = live.iter().any(|limit| is_missing(next, &limit));
+        let mut is_stricter = !fresh.is_empty();
         // A window that is only added counts from zero, but the others still hold.
-        if has_lost && let Some(units) = fresh.clone().map(Limit::capacity).min() {
-            return Self::restart(units, per);
+        if has_lost && is_stricter {
+            return Self::restart(fresh.into_iter(), per);
         }
-        let mut is_stricter = fresh.count() > 0;
         let mut is_looser = has_lost;
         for limit in next {
             if let Some(before) = find(live, limit) {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use tollgate_limiter::core::Limit;
 use tollgate_limiter::core::quantity::{Quota, parse_quota};
-use tollgate_limiter::core::rules::{RuleSet, Terms};
+use tollgate_limiter::core::rules::{RuleSet, Terms, Window};
 
 /// Override rows of one rule that a plan concerns in one way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,7 +54,7 @@ impl Plan {
             let key = (&*line.domain, &*line.rule);
             match (line.op, line.effect_kind) {
                 (PlanOp::Removed, _) => concerned.insert(key, RowConcern::Orphaned),
-                (_, EffectKind::Stricter) if line.what.starts_with("limit ") => {
+                (_, EffectKind::Stricter | EffectKind::Restart) if is_about_limit(&line.what) => {
                     concerned.insert(key, RowConcern::Above)
                 }
                 _ => None,
@@ -106,7 +106,13 @@ impl Plan {
     }
 }
 
-/// True if terms allow more than a limit, in any of its windows or without an end.
+/// True if a difference is one of the limit that subjects without an exception have, or of the algorithm.
+fn is_about_limit(what: &str) -> bool {
+    let first = what.split(' ').next().unwrap_or_default();
+    first == "limit" || Limit::ALGORITHMS.contains(&first)
+}
+
+/// True if the terms of a row allow more than a limit: all windows of the row allow more than some window of the limit.
 fn is_above(row: &str, limit: &Terms) -> bool {
     let windows = match limit {
         Terms::Unlimited => return false,
@@ -114,21 +120,26 @@ fn is_above(row: &str, limit: &Terms) -> bool {
         Terms::Limited(windows) => windows.as_slice(),
     };
     let parts = row.trim().trim_start_matches('[').trim_end_matches(']').split(',');
-    parts.filter_map(|part| parse_quota(part).ok()).any(|quota| {
-        windows.iter().any(|window| match (quota, window.limit()) {
-            (Quota::Unlimited, _) => true,
-            (Quota::Slots(slots), Limit::Concurrency(limit)) => slots > limit.slots(),
-            (Quota::Flow { units, period, .. }, limit) => match (limit.rate(), limit.counter_period()) {
-                (Some(rate), Some(same)) if same == period => units > rate.units(),
-                (Some(rate), _) => period.exact().is_some_and(|period| {
-                    let (one, other) = (u128::from(units), u128::from(rate.units()));
-                    one * u128::from(rate.period().get()) > other * u128::from(period.get())
-                }),
-                (None, _) => false,
-            },
-            (Quota::Slots(_), _) => false,
-        })
-    })
+    let quotas: Vec<Quota> = parts.filter_map(|part| parse_quota(part).ok()).collect();
+    let exceeds = |window: &Window| quotas.iter().all(|quota| is_more(*quota, window.limit()));
+    !quotas.is_empty() && windows.iter().any(exceeds)
+}
+
+/// True if a quota allows more than one window.
+fn is_more(quota: Quota, limit: &Limit) -> bool {
+    match (quota, limit) {
+        (Quota::Unlimited, _) => true,
+        (Quota::Slots(slots), Limit::Concurrency(limit)) => slots > limit.slots(),
+        (Quota::Flow { units, period, .. }, limit) => match (limit.rate(), limit.counter_period()) {
+            (Some(rate), Some(same)) if same == period => units > rate.units(),
+            (Some(rate), _) => period.exact().is_some_and(|period| {
+                let (one, other) = (u128::from(units), u128::from(rate.units()));
+                one * u128::from(rate.period().get()) > other * u128::from(period.get())
+            }),
+            (None, _) => false,
+        },
+        (Quota::Slots(_), _) => false,
+    }
 }
 
 /// The most rows that a note lists.

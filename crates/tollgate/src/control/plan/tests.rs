@@ -1,3 +1,5 @@
+mod counters;
+
 use super::*;
 use crate::control::model::OverrideRow;
 use tollgate_limiter::core::problem::Origin;
@@ -177,7 +179,7 @@ fn each_difference_states_its_effect() {
         (
             "algorithm: sliding_log, limit: 9/s",
             "algorithm: sliding_log, limit: 9/s, min_interval: 50ms",
-            "min_interval 0us -> 50ms",
+            "min_interval none -> 50ms",
             stricter,
         ),
         (
@@ -226,6 +228,29 @@ fn another_algorithm_is_one_line_and_not_one_for_each_tier() {
 }
 
 #[test]
+fn another_algorithm_is_named_where_the_default_counts_nothing() {
+    let limits = "per: user, limit: unlimited, by: { tier: { gold: 50/s } }";
+    assert_eq!(
+        lines(limits, &format!("algorithm: gcra, {limits}")),
+        [(
+            "token_bucket -> gcra".to_owned(),
+            "counters restart: up to 50 more per user, once".to_owned()
+        )]
+    );
+}
+
+#[test]
+fn the_larger_of_two_new_windows_bounds_what_is_gained() {
+    assert_eq!(
+        lines("per: user, limit: 9/s", "per: user, limit: [5/10s, 100/h]"),
+        [(
+            "limit 9/s -> [5/10s, 100/h]".to_owned(),
+            "counters restart: up to 100 more per user, once".to_owned()
+        )]
+    );
+}
+
+#[test]
 fn very_many_changed_overrides_are_counted_and_not_listed() {
     let overrides = |limit: &str| {
         let entries: Vec<String> = (0..50).map(|n| format!("{{ user: u_{n}, limit: {limit} }}")).collect();
@@ -264,4 +289,50 @@ fn rows_of_a_removed_rule_and_invalid_ones_are_named() {
         text.contains("! 1 override row of default/b is invalid under the new rule (list: --rows)\n"),
         "{text}"
     );
+}
+
+#[test]
+fn a_row_is_above_a_limit_if_all_its_windows_are() {
+    let row = |terms: &str| OverrideRow {
+        domain: "default".into(),
+        rule: "r".into(),
+        subject: [("user".to_owned(), terms.to_owned())].into(),
+        terms: terms.into(),
+        note: String::new(),
+        expires_at: 0,
+        revision: 1,
+        actor: "anna".into(),
+    };
+    let listed = |live: &str, next: &str, rows: &[&str]| -> Vec<String> {
+        let rule = |options: &str| rules(&format!("rules: [{{ id: r, per: user, {options} }}]"));
+        let rows: Vec<OverrideRow> = rows.iter().map(|terms| row(terms)).collect();
+        let plan = Plan::between(&rule(live), &rule(next)).with_rows(&rule(next), &rows, |_| false);
+        let samples = plan.rows.into_iter().flat_map(|note| note.sample);
+        samples.map(|sample| sample.terms).collect()
+    };
+    let rows = ["9/s", "[9/s, 60/min]", "[9/s, 101/min]", "unlimited", "0/min", "200/h"];
+    assert_eq!(
+        listed("limit: [20/s, 200/min]", "limit: [9/s, 100/min]", &rows),
+        ["9/s", "[9/s, 101/min]", "unlimited"]
+    );
+    // Another algorithm or period may be a lower limit too.
+    assert_eq!(
+        listed(
+            "limit: 100/min",
+            "algorithm: fixed_window, limit: 60/min",
+            &["70/min", "50/min"]
+        ),
+        ["70/min"]
+    );
+    assert_eq!(listed("limit: 100/min", "limit: 60/h", &["2/min", "1/min"]), ["2/min"]);
+    // A higher limit leaves rows above it as they were.
+    assert!(listed("limit: 100/min", "limit: 200/min", &["300/min"]).is_empty());
+}
+
+#[test]
+fn text_of_a_server_cannot_control_the_terminal() {
+    let mut plan = plan("rules: []", "rules: [{ id: r, limit: 9/s }]");
+    plan.lines[0].rule = "r\u{1b}[31m\n".to_owned();
+    let text = plan.to_string();
+    assert!(text.starts_with("+ default/r\\u{1b}[31m\\n  new\n"), "{text}");
 }

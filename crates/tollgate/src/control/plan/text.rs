@@ -28,16 +28,16 @@ impl Plan {
             return f.write_str("no changes");
         }
         let width = |cell: fn(&PlanLine) -> usize| self.lines.iter().map(cell).max().unwrap_or(0);
-        let names = width(|line| chars(&line.domain) + 1 + chars(&line.rule));
-        let whats = width(|line| chars(&line.what));
+        let names = width(|line| chars(&name(line)));
+        let whats = width(|line| chars(&printable(&line.what)));
         for line in &self.lines {
             let sign = match line.op {
                 PlanOp::Changed => '~',
                 PlanOp::Added => '+',
                 PlanOp::Removed => '-',
             };
-            let name = format!("{}/{}", line.domain, line.rule);
-            let text = format!("{sign} {name:names$}  {:whats$}  {}", line.what, line.effect);
+            let (name, what) = (name(line), printable(&line.what));
+            let text = format!("{sign} {name:names$}  {what:whats$}  {}", printable(&line.effect));
             writeln!(f, "{}", text.trim_end())?;
         }
         for note in &self.rows {
@@ -54,10 +54,12 @@ impl Plan {
             writeln!(
                 f,
                 "! {} override {rows} of {}/{} {text}{hint}",
-                note.count, note.domain, note.rule
+                note.count,
+                printable(&note.domain),
+                printable(&note.rule)
             )?;
             for row in note.sample.iter().filter(|_| lists_rows) {
-                writeln!(f, "    {}  {}", row.subject, row.terms)?;
+                writeln!(f, "    {}  {}", printable(&row.subject), printable(&row.terms))?;
             }
             let more = note.count.saturating_sub(note.sample.len());
             if lists_rows && more > 0 {
@@ -84,6 +86,22 @@ impl Plan {
         let noun = if *instances == 1 { "instance" } else { "instances" };
         write!(f, "; format {format}, supported by {supported} of {instances} {noun}")
     }
+}
+
+fn name(line: &PlanLine) -> String {
+    printable(&format!("{}/{}", line.domain, line.rule))
+}
+
+/// A text without control characters: those of a plan from a server could rewrite a terminal.
+fn printable(text: &str) -> String {
+    let mut printed = String::new();
+    for c in text.chars() {
+        match c.is_control() {
+            true => printed.extend(c.escape_default()),
+            false => printed.push(c),
+        }
+    }
+    printed
 }
 
 fn chars(text: &str) -> usize {

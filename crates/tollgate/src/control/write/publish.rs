@@ -7,13 +7,13 @@ use crate::control::model::{Author, ChangeBody, Digest, Precondition, SetFile, V
 use crate::control::plan::{FORMAT, Plan, PlanOp};
 use crate::control::state::{LiveState, RejectedRow, RuleLayer};
 use crate::control::tables::RowTables;
-use crate::control::{ControlError, ControlResult, SetProblem, chain, follower, layers};
+use crate::control::{ControlError, ControlResult, SetProblem, chain, fleet, layers};
 use crate::rule_source::{ConfigSnapshot, MANAGED_PREFIX};
 use std::collections::HashSet;
 use std::path::{Component, Path};
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use tokio::task::JoinError;
+use tokio::time::Instant;
 use tollgate_limiter::core::problem::Problem;
 use tollgate_limiter::core::rules::RuleSet;
 
@@ -30,6 +30,14 @@ impl ReadySet {
     /// The rules, without rows.
     pub(super) const fn rules(&self) -> &RuleSet {
         &self.rules
+    }
+
+    fn into_prepared(self) -> PreparedSet {
+        PreparedSet {
+            digest: self.digest,
+            generation: self.generation,
+            rules: self.rules,
+        }
     }
 }
 
@@ -55,7 +63,10 @@ pub(in crate::control) async fn plan(parts: &Arc<ControlParts>, files: Vec<SetFi
     let (amended, _, problems) = parts.tables.amended(&set.rules);
     let invalid: HashSet<usize> = problems.iter().map(|problem| problem.index).collect();
     let live = parts.gate.active_rules();
-    let plan = Plan::between(&live, &amended).with_rows(&amended, &rows, |index| invalid.contains(&index));
+    let mut plan = Plan::between(&live, &amended).with_rows(&amended, &rows, |index| invalid.contains(&index));
+    let fleet = fleet::view(parts).await.instances;
+    let reading = fleet.iter().filter(|instance| instance.status.formats >= plan.format);
+    (plan.supported, plan.instances) = (reading.count().max(1), fleet.len().max(1));
     Ok(PlannedSet {
         digest: set.digest,
         plan,
@@ -98,10 +109,15 @@ pub(in crate::control) async fn publish(
         }
     };
     let source = version.as_ref().map_or(&options.source, |version| &version.source);
-    check_drift(parts, options, source).await?;
+    // From here on it says that a push replaces what was not pushed.
+    let force = replaces_drift(parts, options, source, &files).await?;
+    let options = PublishOptions {
+        force,
+        ..options.clone()
+    };
     let set = ready(parts, files).await?;
     let item = ItemKey::Set;
-    publish_set(parts, set, version, item, options, author).await
+    publish_set(parts, set, version, item, &options, author).await
 }
 
 pub(in crate::control) async fn rollback(
@@ -149,7 +165,7 @@ pub(super) async fn publish_set(
     }
     let live = parts.live.load_full();
     check_set_condition(&live, &item, options)?;
-    if live.version > 0 && live.set_digest == set.digest {
+    if live.version > 0 && live.set_digest == set.digest && !options.force {
         return Ok(Published {
             version: live.version,
             revision: live.set_revision,
@@ -174,24 +190,43 @@ pub(super) async fn publish_set(
             ..Published::default()
         });
     }
-    let rules = rule_changes(&parts.gate.active_rules(), &set.rules);
+    let (digest, rules) = (set.digest, rule_changes(&parts.gate.active_rules(), &set.rules));
     let database = parts.writable().await?;
+    let format = version.as_ref().map_or(FORMAT, |version| version.format);
+    if !options.skip_prepare {
+        fleet::prepare::check_format(parts, format).await?;
+    }
     let number = match version {
         Some(version) => version.number,
         None => {
-            let version = new_version(parts, set.files, options, VersionState::Prepared);
+            let version = new_version(parts, set.files.clone(), options, VersionState::Prepared);
             database.save_version(version, &author).await?.number
         }
     };
-    *parts.prepared() = Some(PreparedSet {
-        digest: set.digest,
-        generation: set.generation,
-        rules: set.rules,
-    });
+    let mut prepared = 1;
+    let started = Instant::now();
+    if !options.skip_prepare {
+        let candidate = fleet::prepare::Candidate {
+            version: number,
+            digest: set.digest,
+            files: &set.files,
+            is_rollback: options.source.starts_with("rollback"),
+        };
+        match fleet::prepare::prepare(parts, &candidate).await {
+            Ok(others) => prepared += others,
+            Err(error) => {
+                // For people who look at it later; that nothing is live does not depend on it.
+                let _ = database.set_version_state(number, VersionState::Rejected).await;
+                return Err(error);
+            }
+        }
+    }
+    let prepared_ms = elapsed_ms(started);
+    *parts.prepared() = Some(set.into_prepared());
     let mut changes: Vec<ChangeBody> = dropped.into_iter().map(deletion).collect();
     changes.push(ChangeBody::Publish {
         version: number,
-        digest: set.digest,
+        digest,
     });
     // Rows may change meanwhile; the set may not.
     let guard = ItemCondition {
@@ -217,15 +252,27 @@ pub(super) async fn publish_set(
     };
     let committed = commit(parts, request).await?;
     let mut published = Published {
-        version: number,
+        // A retry of what was committed before changes nothing.
+        version: if committed.changes.is_empty() {
+            committed.head.live_version
+        } else {
+            number
+        },
         revision: committed.revision,
         epoch: committed.head.epoch,
         changed: true,
-        prepared: 1,
+        prepared,
+        prepared_ms,
         ..Published::default()
     };
-    wait_for_fleet(parts, database, &mut published, options.wait).await;
+    let started = Instant::now();
+    fleet::prepare::wait_applied(parts, &mut published, options.wait).await;
+    published.applied_ms = elapsed_ms(started);
     Ok(published)
+}
+
+fn elapsed_ms(started: Instant) -> u64 {
+    u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Compiles files on a blocking thread with the file layer of this instance.
@@ -243,6 +290,25 @@ pub(super) async fn ready(parts: &Arc<ControlParts>, files: Vec<SetFile>) -> Con
     }
 }
 
+/// Compiles files as a set that another instance is about to publish, with the rows of this one.
+///
+/// # Errors
+/// It cannot be used here.
+pub(in crate::control) async fn prepare_here(
+    parts: &Arc<ControlParts>,
+    files: Vec<SetFile>,
+) -> ControlResult<PreparedSet> {
+    let prepared = ready(parts, files).await?.into_prepared();
+    let (owned, rules) = (Arc::clone(parts), prepared.rules.clone());
+    // Rows that do not fit are the publisher's to judge; that they can be tried is ours.
+    let probe = tokio::task::spawn_blocking(move || {
+        let (amended, _, _) = owned.tables.amended(&rules);
+        owned.gate.recent_attempts().plan_all(&amended);
+    });
+    probe.await.map_err(|error| rejected(&error))?;
+    Ok(prepared)
+}
+
 type Compiled = Result<(ConfigSnapshot, u64), Vec<Problem>>;
 
 /// A panic of the compiler is a rejection.
@@ -252,17 +318,15 @@ async fn compile(parts: &Arc<ControlParts>, files: Vec<SetFile>) -> ControlResul
         let compiled = loader.compile_managed(Some(files.into()));
         compiled.map(|snapshot| (snapshot, loader.generation()))
     });
-    task.await.map_err(|error| {
-        ControlError::PrepareRejected(vec![SetProblem::error(format!("the rules cannot be compiled: {error}"))])
-    })
+    task.await.map_err(|error| rejected(&error))
 }
 
-fn new_version(
-    parts: &ControlParts,
-    files: Vec<SetFile>,
-    options: &PublishOptions,
-    state: VersionState,
-) -> NewVersion {
+fn rejected(error: &JoinError) -> ControlError {
+    let text = format!("the rules cannot be compiled: {error}");
+    ControlError::PrepareRejected(vec![SetProblem::error(text)])
+}
+
+fn new_version(parts: &ControlParts, files: Vec<SetFile>, options: &PublishOptions, state: VersionState) -> NewVersion {
     NewVersion {
         parent: parts.live.load().head.as_ref().map_or(0, |head| head.live_version),
         format: FORMAT,
@@ -284,22 +348,30 @@ pub(super) fn check_git(parts: &ControlParts, options: &PublishOptions) -> Contr
     if is_allowed { Ok(()) } else { Err(ControlError::GitOnly) }
 }
 
-/// A push goes over nothing but pushes.
-async fn check_drift(parts: &Arc<ControlParts>, options: &PublishOptions, source: &str) -> ControlResult<()> {
+/// True if a push replaces a version that was not pushed. Without `force` it may do so with the same files only: the repository has then
+/// taken the change over, and the new version says so.
+async fn replaces_drift(
+    parts: &Arc<ControlParts>,
+    options: &PublishOptions,
+    source: &str,
+    files: &[SetFile],
+) -> ControlResult<bool> {
     let live = parts.live.load().head.as_ref().map_or(0, |head| head.live_version);
-    if !source.starts_with("push") || options.force || live == 0 {
-        return Ok(());
+    if !source.starts_with("push") || live == 0 {
+        return Ok(false);
     }
     let database = parts.database.as_ref().ok_or(ControlError::NoDatabase)?;
     match database.version(live).await? {
-        Some(meta) if !meta.source.starts_with("push") => Err(ControlError::Drift {
+        Some(meta) if meta.source.starts_with("push") => Ok(false),
+        Some(meta) if options.force || meta.digest == chain::set_digest(files) => Ok(true),
+        Some(meta) => Err(ControlError::Drift {
             text: format!(
                 "version {live} was not pushed: {} by {} ({})",
                 meta.source, meta.actor, meta.reason
             ),
             live: Some(meta),
         }),
-        _ => Ok(()),
+        None => Ok(false),
     }
 }
 
@@ -373,36 +445,6 @@ fn rule_changes(live: &RuleSet, next: &RuleSet) -> Vec<RuleChange> {
     changes
 }
 
-/// Waits until this instance, and those that report to the database, have applied a publish.
-async fn wait_for_fleet(parts: &ControlParts, database: &Database, published: &mut Published, wait: Duration) {
-    let deadline = Instant::now() + wait;
-    let is_applied = parts.wait_applied(published.revision, wait).await;
-    let is_used = parts.live.load().version == published.version;
-    let (mut applied, mut rejected, mut silent) = match (is_applied, is_used) {
-        (true, true) => (1, 0, 0),
-        (true, false) => (0, 1, 0),
-        (false, _) => (0, 0, 1),
-    };
-    while database.kind() == "postgres" {
-        let since = follower::unix_ms().saturating_sub(follower::report_age(parts.options.database_poll));
-        let Ok(reports) = database.instances(since).await else { break };
-        let others: Vec<_> = reports.into_iter().filter(|report| report.id != parts.instance).collect();
-        let statuses = follower::statuses(&others);
-        let current = statuses.filter(|status| (status.epoch, status.revision) >= (published.epoch, published.revision));
-        let (used, unused): (Vec<_>, Vec<_>) = current.partition(|status| status.version == published.version);
-        let waiting = others.len() - used.len() - unused.len();
-        if waiting == 0 || Instant::now() >= deadline {
-            let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-            applied += count(used.len());
-            rejected += count(unused.len());
-            silent += count(waiting);
-            break;
-        }
-        sleep(FLEET_INTERVAL).await;
-    }
-    (published.applied, published.rejected, published.silent) = (applied, rejected, silent);
-}
-
 /// Checks what the compiler does not see: sizes and paths.
 pub(super) fn check_files(files: &[SetFile]) -> ControlResult<()> {
     let bytes: usize = files.iter().map(|file| file.text.len()).sum();
@@ -427,7 +469,10 @@ pub(super) fn check_files(files: &[SetFile]) -> ControlResult<()> {
             )));
         }
         if !paths.insert(&file.path) {
-            return Err(ControlError::Malformed(format!("the path `{}` is there twice", file.path)));
+            return Err(ControlError::Malformed(format!(
+                "the path `{}` is there twice",
+                file.path
+            )));
         }
     }
     Ok(())
@@ -447,4 +492,3 @@ const SET_BYTES_MAX: usize = 16 << 20;
 const FILES_MAX: usize = 1_000;
 const PATH_MAX: usize = 512;
 const SAME_DIGEST_SEARCHED: usize = 100;
-const FLEET_INTERVAL: Duration = Duration::from_millis(100);

@@ -107,8 +107,12 @@ pub struct Published {
     pub changed: bool,
     /// Instances that compiled it before.
     pub prepared: u32,
+    /// The time that took.
+    pub prepared_ms: u64,
     /// Instances that have applied it.
     pub applied: u32,
+    /// The time from the commit until they had.
+    pub applied_ms: u64,
     /// Instances that rejected it.
     pub rejected: u32,
     /// Instances that have not answered in time.

@@ -6,19 +6,21 @@ use crate::control::layers::ControlParts;
 use crate::control::model::{Author, ChangeBody, Precondition};
 use crate::control::tables::row_edit;
 use crate::control::{ControlError, ControlResult, SetProblem};
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate_limiter::core::rules::RowEdit;
+use tollgate_limiter::core::rules::{AttributeEdit, RowEdit};
 
 /// Sets and deletes rows, all or none.
 pub(in crate::control) async fn write_rows(
     parts: &Arc<ControlParts>,
-    rows: Vec<RowWrite>,
+    mut rows: Vec<RowWrite>,
     options: &WriteOptions,
     author: Author,
 ) -> ControlResult<Written> {
     check_count(rows.len())?;
+    count_subjects(parts, &mut rows);
     check_rows(parts, &rows, options)?;
     let created = rows.iter().any(|row| parts.tables.row(&row_key(row)).is_none());
     let count = rows.len();
@@ -62,6 +64,10 @@ pub(in crate::control) async fn write_attributes(
         .zip(1..)
         .filter_map(|(attribute, line)| attribute_problem(attribute).map(|problem| problem.at_line(line)))
         .collect();
+    let problems = match problems.is_empty() {
+        true => check_attributes(parts, &attributes),
+        false => problems,
+    };
     if !problems.is_empty() {
         return Err(ControlError::Invalid(problems));
     }
@@ -73,7 +79,9 @@ pub(in crate::control) async fn write_attributes(
         _ => Vec::new(),
     };
     if options.dry_run {
-        let current = attributes.first().and_then(|first| parts.tables.attribute(&attribute_key(first)));
+        let current = attributes
+            .first()
+            .and_then(|first| parts.tables.attribute(&attribute_key(first)));
         return check_conditions(parts, &conditions, current.map_or(0, |current| current.revision), count);
     }
     let changes = attributes.into_iter().map(|attribute| ChangeBody::Attribute {
@@ -139,6 +147,18 @@ fn check_conditions(
     })
 }
 
+/// Writes the addresses of subjects as their rules count them, so that one network is one row.
+fn count_subjects(parts: &ControlParts, rows: &mut [RowWrite]) {
+    let rules = parts.gate.active_rules();
+    for row in rows {
+        for (name, value) in &mut row.subject {
+            if let Cow::Owned(counted) = rules.counted_value(&row.domain, &row.rule, name, value) {
+                *value = counted;
+            }
+        }
+    }
+}
+
 /// Checks rows as the active rules would take them.
 fn check_rows(parts: &ControlParts, rows: &[RowWrite], options: &WriteOptions) -> ControlResult<()> {
     let rules = parts.gate.active_rules();
@@ -174,11 +194,32 @@ fn check_rows(parts: &ControlParts, rows: &[RowWrite], options: &WriteOptions) -
     }
 }
 
+/// The problems of attributes that the active rules would not take, such as one too many.
+fn check_attributes(parts: &ControlParts, attributes: &[AttributeWrite]) -> Vec<SetProblem> {
+    let edits: Vec<AttributeEdit> = attributes
+        .iter()
+        .map(|attribute| AttributeEdit {
+            source: attribute.source.as_str().into(),
+            subject: attribute.subject.as_str().into(),
+            name: attribute.name.as_str().into(),
+            value: attribute.value.as_deref().map(Into::into),
+        })
+        .collect();
+    let (_, found) = parts.gate.active_rules().amend_attributes(&edits);
+    let problems = found.into_iter().take(PROBLEMS_MAX).map(|problem| {
+        let line = u32::try_from(problem.index + 1).unwrap_or(u32::MAX);
+        SetProblem::error(problem.text).with_hint(problem.hint).at_line(line)
+    });
+    problems.collect()
+}
+
 /// The problem of a row that no rule set would take.
 fn row_problem(row: &RowWrite) -> Option<SetProblem> {
     let is_bad = |text: &String, max: usize| text.is_empty() || text.len() > max || text.contains(char::is_control);
     if is_bad(&row.domain, NAME_MAX) || is_bad(&row.rule, NAME_MAX) {
-        return Some(SetProblem::error("a row names the domain and the id of its rule, 1 to 256 bytes each"));
+        return Some(SetProblem::error(
+            "a row names the domain and the id of its rule, 1 to 256 bytes each",
+        ));
     }
     let is_bad_subject = row.subject.is_empty()
         || row.subject.len() > SUBJECT_MAX
@@ -189,7 +230,9 @@ fn row_problem(row: &RowWrite) -> Option<SetProblem> {
         return Some(SetProblem::error(text).with_hint("write for example `merchant=m_42`"));
     }
     if row.note.len() > NOTE_MAX || row.terms.as_ref().is_some_and(|terms| terms.len() > VALUE_MAX) {
-        return Some(SetProblem::error("a note has at most 500 bytes, and terms at most 1024"));
+        return Some(SetProblem::error(
+            "a note has at most 500 bytes, and terms at most 1024",
+        ));
     }
     None
 }
@@ -210,9 +253,9 @@ fn attribute_problem(attribute: &AttributeWrite) -> Option<SetProblem> {
 fn check_count(count: usize) -> ControlResult<()> {
     match count {
         0 => Err(ControlError::Malformed("there is nothing to write".to_owned())),
-        _ if count > IMPORT_MAX => {
-            Err(ControlError::TooLarge(format!("one request writes at most {IMPORT_MAX} rows; send several")))
-        }
+        _ if count > IMPORT_MAX => Err(ControlError::TooLarge(format!(
+            "one request writes at most {IMPORT_MAX} rows; send several"
+        ))),
         _ => Ok(()),
     }
 }
@@ -246,4 +289,5 @@ const NAME_MAX: usize = 256;
 const VALUE_MAX: usize = 1_024;
 const NOTE_MAX: usize = 500;
 const SUBJECT_MAX: usize = 16;
-const APPLY_WAIT: Duration = Duration::from_millis(25);
+/// Short: the follower applies at most ten times a second, and a write must not wait for its turn.
+const APPLY_WAIT: Duration = Duration::from_millis(5);

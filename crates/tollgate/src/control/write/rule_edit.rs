@@ -2,10 +2,11 @@
 
 use super::rule_lines::{RuleLines, list_item};
 use super::{PublishOptions, Published, publish};
+use crate::control::chain::digest_of;
 use crate::control::database::ItemKey;
 use crate::control::layers::{ControlParts, layer_of};
 use crate::control::model::{Author, Grammar, SetFile};
-use crate::control::plan::Plan;
+use crate::control::plan::{Plan, PlanLine, PlanOp};
 use crate::control::state::{RuleLayer, RuleText};
 use crate::control::{ControlError, ControlResult, SetProblem};
 use crate::rule_source::MANAGED_PREFIX;
@@ -37,7 +38,9 @@ pub(in crate::control) async fn rule_text(parts: &Arc<ControlParts>, domain: &st
 /// The revision that last changed a rule: the last publish if none is recorded.
 async fn rule_revision(parts: &Arc<ControlParts>, domain: &str, id: &str) -> u64 {
     let last_publish = parts.live.load().set_revision;
-    let Some(database) = &parts.database else { return last_publish };
+    let Some(database) = &parts.database else {
+        return last_publish;
+    };
     let history = database.rule_history(domain, id, 1).await.unwrap_or_default();
     history.first().map_or(last_publish, |entry| entry.revision)
 }
@@ -94,7 +97,11 @@ async fn publish_edit(
     author: Author,
 ) -> ControlResult<Published> {
     let state = parts.live.load_full();
-    if state.head.as_ref().is_some_and(|head| head.live_version != state.version) {
+    if state
+        .head
+        .as_ref()
+        .is_some_and(|head| head.live_version != state.version)
+    {
         let text = "the live version cannot be used on this instance; publish a whole set, or roll back";
         return Err(ControlError::PrepareRejected(vec![SetProblem::error(text)]));
     }
@@ -103,12 +110,27 @@ async fn publish_edit(
     let (next, _, _) = parts.tables.amended(set.rules());
     let is_quickstart = live.rules().iter().any(|rule| layer_of(rule) == RuleLayer::Quickstart);
     let plan = Plan::between(&live, &next);
-    let others = plan.lines.iter().find(|line| line.domain != domain || line.rule != id);
-    if let Some(line) = others.filter(|_| !is_quickstart) {
+    // The first rule takes the place of those that are built in.
+    let is_other = |line: &&PlanLine| line.domain != domain || line.rule != id;
+    let mut others = plan.lines.iter().filter(is_other);
+    let others = others.find(|line| !is_quickstart || line.op != PlanOp::Removed);
+    if let Some(line) = others {
         return Err(ControlError::Malformed(format!(
             "this text is not one rule with the id `{id}` in the domain `{domain}`: it changes `{}` in `{}`",
             line.rule, line.domain
         )));
+    }
+    // Another way to write the same rule is no change.
+    if plan.is_empty() && find(&live, domain, id).is_some() {
+        return Ok(Published {
+            version: state.version,
+            revision: rule_revision(parts, domain, id).await,
+            epoch: state.epoch(),
+            changed: false,
+            prepared: 1,
+            applied: 1,
+            ..Published::default()
+        });
     }
     let item = ItemKey::Rule {
         domain: domain.to_owned(),
@@ -153,7 +175,8 @@ fn new_file(domain: &str, id: &str, yaml: &str) -> SetFile {
     }
 }
 
-/// A name as a part of a path: other characters than letters, digits, `-`, `_` and `.` as `%` and two hexadecimal digits.
+/// A name as a part of a path: other characters than letters, digits, `-`, `_` and `.` as `%` and two hexadecimal digits. A long one
+/// ends with a part of its digest, so that names that begin alike stay apart.
 fn path_part(name: &str) -> String {
     let mut part = String::new();
     for (index, byte) in name.bytes().take(PART_MAX).enumerate() {
@@ -164,11 +187,47 @@ fn path_part(name: &str) -> String {
             let _ = write!(part, "%{byte:02x}");
         }
     }
+    if name.len() > PART_MAX {
+        let digest = digest_of(name.as_bytes()).to_string();
+        part.push('-');
+        part.extend(digest.chars().take(DIGEST_DIGITS));
+    }
     part
 }
 
 fn find<'r>(rules: &'r RuleSet, domain: &str, id: &str) -> Option<&'r Rule> {
-    rules.rules().iter().find(|rule| rule.id() == id && rule.domain() == domain)
+    rules
+        .rules()
+        .iter()
+        .find(|rule| rule.id() == id && rule.domain() == domain)
 }
 
-const PART_MAX: usize = 80;
+/// The bytes of a name that a path has, three characters each at most: a path has up to 512.
+const PART_MAX: usize = 60;
+const DIGEST_DIGITS: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_have_paths_of_their_own() {
+        let path = |id: &str| new_file("default", id, "limit: 1/s").path;
+        assert_eq!(path("search"), "managed/default/search.yaml");
+        assert_eq!(path("../a b"), "managed/default/%2e.%2fa%20b.yaml");
+        // Ids that agree in their first bytes had one path, and the second could not be added.
+        let long = "x".repeat(80);
+        let paths = [path(&long), path(&format!("{long}1")), path(&format!("{long}2"))];
+        assert!(
+            paths[0] != paths[1] && paths[1] != paths[2] && paths[0] != paths[2],
+            "{paths:?}"
+        );
+        // A name that looks like a shortened one is shortened itself.
+        let shortened = paths[0]
+            .trim_start_matches("managed/default/")
+            .trim_end_matches(".yaml");
+        assert_ne!(path(shortened), paths[0]);
+        let longest = new_file(&"ü".repeat(128), &"/".repeat(256), "limit: 1/s").path;
+        assert!(longest.len() <= 512, "{}", longest.len());
+    }
+}

@@ -102,7 +102,9 @@ pub(super) fn list_item(yaml: &str, indent: usize) -> String {
 
 /// The list of rules of a file.
 fn rules_list(root: &Node) -> Option<&[Node]> {
-    let NodeKind::Map(entries) = &root.kind else { return None };
+    let NodeKind::Map(entries) = &root.kind else {
+        return None;
+    };
     let (_, rules) = entries.iter().find(|(key, _)| &*key.text == "rules")?;
     match &rules.kind {
         NodeKind::List(list) => Some(list),
@@ -160,15 +162,24 @@ rules:
     #[test]
     fn a_rule_is_removed_with_its_lines_only() {
         let lines = RuleLines::find(FILE, 5).expect("all");
-        assert_eq!(lines.replace(FILE, None), FILE.replace("  - id: all\n    limit: 10/s\n", ""));
+        assert_eq!(
+            lines.replace(FILE, None),
+            FILE.replace("  - id: all\n    limit: 10/s\n", "")
+        );
         let lines = RuleLines::find(FILE, 14).expect("last");
-        assert_eq!(lines.replace(FILE, None), FILE.replace("  - id: last\n    limit: 5/s\n", ""));
+        assert_eq!(
+            lines.replace(FILE, None),
+            FILE.replace("  - id: last\n    limit: 5/s\n", "")
+        );
         assert!(!lines.is_only);
     }
 
     #[test]
     fn rules_without_lines_of_their_own_are_not_found() {
-        assert_eq!(RuleLines::find("rules: [{ id: a, limit: 1/s }, { id: b, limit: 1/s }]\n", 1), None);
+        assert_eq!(
+            RuleLines::find("rules: [{ id: a, limit: 1/s }, { id: b, limit: 1/s }]\n", 1),
+            None
+        );
         assert_eq!(RuleLines::find("rules: []\n", 1), None);
         assert_eq!(RuleLines::find("domain: [", 1), None);
     }

@@ -10,6 +10,7 @@ use self::rights::{Caller, CallerKind};
 use self::secrets::{PasswordHashing, digest, equal, random_code};
 use super::problem::AdminProblem;
 use super::settings::{AdminSettings, AnonymousAccess};
+use crate::control::Control;
 use crate::control::database::{Database, DatabaseError};
 use crate::control::model::{Digest, Principal, PrincipalKind, Role};
 use crate::server::auth::tokens::single_header;
@@ -20,6 +21,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::time::timeout;
 
 /// The credentials that are valid, and the limits on guessing them.
 #[derive(Debug)]
@@ -39,6 +41,13 @@ pub(super) struct AccessControl {
     recent: Mutex<HashMap<Digest, (Caller, Instant)>>,
     /// The last minute in which a failed login of an address was audited.
     audited_failures: Mutex<HashMap<IpAddr, Instant>>,
+}
+
+/// The result of reading a credential from the database.
+enum LookUp<T> {
+    Found(T),
+    /// The database does not answer, and the credential was valid within the last minute.
+    Recent(Caller),
 }
 
 impl AccessControl {
@@ -106,15 +115,15 @@ impl AccessControl {
         headers: &HeaderMap,
         cookie_name: &str,
         peer: IpAddr,
-        database: Option<&Database>,
+        control: &Control,
     ) -> Result<Option<Caller>, AdminProblem> {
         if headers.contains_key(AUTHORIZATION) {
             let token = single_header(headers, &AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
             let token = token.ok_or_else(AdminProblem::unauthorized)?;
-            return self.by_token(token, database).await.map(Some);
+            return self.by_token(token, control).await.map(Some);
         }
         if let Some(session) = session_cookie(headers, cookie_name)
-            && let Some(caller) = self.by_session(&digest(session.as_bytes()), database).await?
+            && let Some(caller) = self.by_session(&digest(session.as_bytes()), control).await?
         {
             return Ok(Some(caller));
         }
@@ -131,7 +140,7 @@ impl AccessControl {
         )))
     }
 
-    async fn by_token(&self, token: &str, database: Option<&Database>) -> Result<Caller, AdminProblem> {
+    async fn by_token(&self, token: &str, control: &Control) -> Result<Caller, AdminProblem> {
         let presented = digest(token.as_bytes());
         // All are compared: the time says nothing about them.
         let mut found = None;
@@ -146,19 +155,20 @@ impl AccessControl {
             return Ok(Caller { domains, ..caller });
         }
         let (id, secret) = split_token(token).ok_or_else(AdminProblem::unauthorized)?;
-        let database = database.ok_or_else(AdminProblem::unauthorized)?;
-        let principal = match database.principal_by_id(id).await {
-            Ok(principal) => principal,
-            Err(error) => return self.recent(&presented).ok_or_else(|| error.into()),
+        let database = control.database().ok_or_else(AdminProblem::unauthorized)?;
+        let principal = match self.look_up(&presented, database.principal_by_id(id)).await? {
+            LookUp::Found(principal) => principal,
+            LookUp::Recent(caller) => return Ok(caller),
         };
         let secret = digest(secret.as_bytes()).to_string();
+        // An id that nobody has is compared as well.
+        let known = principal.as_ref().map_or(UNKNOWN_SECRET, |principal| &principal.secret);
+        let is_equal = equal(known.as_bytes(), secret.as_bytes());
         match principal {
-            Some(principal)
-                if principal.kind == PrincipalKind::Token
-                    && equal(principal.secret.as_bytes(), secret.as_bytes())
-                    && is_active(&principal) =>
-            {
-                if now_ms().saturating_sub(principal.seen_at) > TOUCH_MS {
+            Some(principal) if principal.kind == PrincipalKind::Token && is_equal && is_active(&principal) => {
+                if now_ms().saturating_sub(principal.seen_at) > TOUCH_MS
+                    && let Ok(database) = control.writable_database().await
+                {
                     // The time of its last use is for people; a failure changes nothing.
                     let _ = database.touch_principal(&principal.id, now_ms()).await;
                 }
@@ -173,7 +183,8 @@ impl AccessControl {
         }
     }
 
-    async fn by_session(&self, id: &Digest, database: Option<&Database>) -> Result<Option<Caller>, AdminProblem> {
+    async fn by_session(&self, id: &Digest, control: &Control) -> Result<Option<Caller>, AdminProblem> {
+        let database = control.database();
         let is_view = {
             let views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
             views.get(id).is_some_and(|end| *end > Instant::now())
@@ -184,30 +195,49 @@ impl AccessControl {
             return Ok(Some(Caller { session, ..caller }));
         }
         let Some(database) = database else { return Ok(None) };
-        let session = match database.session(id).await {
-            Ok(Some(session)) => session,
-            Ok(None) => {
-                self.forget_recent(id);
-                return Ok(None);
-            }
-            Err(error) => return self.recent(id).map(Some).ok_or_else(|| error.into()),
-        };
         let now = now_ms();
-        if now >= session.expires_at || now.saturating_sub(session.seen_at) > IDLE_MS {
-            self.forget_recent(id);
-            return Ok(None);
-        }
-        let principal = database.principal_by_id(&session.principal).await?;
-        let Some(principal) = principal.filter(is_active) else {
+        let stored = async {
+            let Some(session) = database.session(id).await? else {
+                return Ok(None);
+            };
+            let principal = database.principal_by_id(&session.principal).await?;
+            Ok(principal.map(|principal| (session, principal)))
+        };
+        let stored = match self.look_up(id, stored).await? {
+            LookUp::Found(stored) => stored,
+            LookUp::Recent(caller) => return Ok(Some(caller)),
+        };
+        let valid = stored.filter(|(session, principal)| {
+            now < session.expires_at && now.saturating_sub(session.seen_at) <= IDLE_MS && is_active(principal)
+        });
+        let Some((session, principal)) = valid else {
             self.forget_recent(id);
             return Ok(None);
         };
-        if now.saturating_sub(session.seen_at) > TOUCH_MS {
+        if now.saturating_sub(session.seen_at) > TOUCH_MS
+            && let Ok(database) = control.writable_database().await
+        {
             let _ = database.touch_session(id, now).await;
         }
         let caller = caller_of(principal, Some(*id));
         self.remember(*id, &caller);
         Ok(Some(caller))
+    }
+
+    /// Reads a credential from the database. While the database is away, one that was valid within the last minute still is; then
+    /// the wait is short, so that a write is refused in time.
+    async fn look_up<T>(
+        &self,
+        credential: &Digest,
+        stored: impl Future<Output = Result<T, DatabaseError>>,
+    ) -> Result<LookUp<T>, AdminProblem> {
+        match self.recent(credential) {
+            None => Ok(LookUp::Found(stored.await?)),
+            Some(caller) => match timeout(RECENT_WAIT, stored).await {
+                Ok(Ok(found)) => Ok(LookUp::Found(found)),
+                Ok(Err(_)) | Err(_) => Ok(LookUp::Recent(caller)),
+            },
+        }
     }
 
     /// A caller that was authenticated within the last minute.
@@ -295,5 +325,9 @@ const IDLE_MS: u64 = 30 * 60_000;
 const TOUCH_MS: u64 = 60_000;
 /// The time for which a credential stays valid while the database is away.
 const RECENT: Duration = Duration::from_secs(60);
+/// The wait for the database where a credential was valid within the last minute.
+const RECENT_WAIT: Duration = Duration::from_millis(300);
+/// No digest: nothing is equal to it.
+const UNKNOWN_SECRET: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 const RECENT_MAX: usize = 1_024;
 const VIEWS_MAX: usize = 1_024;

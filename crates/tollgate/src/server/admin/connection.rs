@@ -83,21 +83,26 @@ impl FrontEnd for AdminFrontEnd {
         let drain = self.service.options.drain;
         serve_http(stream, &limits(), drain, stage, move |request, guard| {
             let mut router = self.router.clone();
+            // Before anything else: a page that resolves its own name to our address learns nothing, not even which paths exist.
+            let checked = self.service.browser.check_host(request.uri(), request.headers());
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(Peer(peer));
             async move {
+                if let Err(problem) = checked {
+                    return Ok(response(problem));
+                }
                 // In a task: a panic ends this request only.
                 let called = tokio::spawn(async move { router.call(request).await }).await;
                 drop(guard);
-                Ok(match called {
-                    Ok(Ok(response)) => response,
-                    Ok(Err(never)) => match never {},
+                match called {
+                    Ok(responded) => responded,
                     Err(_) => {
                         tracing::error!("a request of the admin API panicked; the others are served");
                         let detail = "the request failed; see the log of the server";
-                        response(AdminProblem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail))
+                        let problem = AdminProblem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail);
+                        Ok(response(problem))
                     }
-                })
+                }
             }
         })
         .await;

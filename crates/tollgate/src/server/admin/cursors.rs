@@ -25,10 +25,10 @@ impl Cursors {
         [b"n".as_slice(), &number].concat()
     }
 
-    /// The key that bytes stand for.
-    pub(super) fn open(&self, sealed: &[u8]) -> Option<Vec<u8>> {
+    /// The key that bytes stand for. Those who must not see keys cannot name one either: a list would tell whether it exists.
+    pub(super) fn open(&self, sealed: &[u8], is_hidden: bool) -> Option<Vec<u8>> {
         match sealed.split_first()? {
-            (b'k', key) => Some(key.to_vec()),
+            (b'k', key) if !is_hidden => Some(key.to_vec()),
             (b'n', number) => {
                 let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
                 let (_, key) = kept.iter().find(|(known, _)| known == number)?;
@@ -50,11 +50,10 @@ mod tests {
         let cursors = Cursors::default();
         let hidden = cursors.seal(b"m_42".to_vec(), true);
         assert!(!hidden.windows(4).any(|part| part == b"m_42"));
-        assert_eq!(cursors.open(&hidden), Some(b"m_42".to_vec()));
-        assert_eq!(
-            cursors.open(&cursors.seal(b"m_42".to_vec(), false)),
-            Some(b"m_42".to_vec())
-        );
-        assert_eq!(cursors.open(b"nunknown"), None);
+        assert_eq!(cursors.open(&hidden, true), Some(b"m_42".to_vec()));
+        let plain = cursors.seal(b"m_42".to_vec(), false);
+        assert_eq!(cursors.open(&plain, false), Some(b"m_42".to_vec()));
+        assert_eq!(cursors.open(&plain, true), None);
+        assert_eq!(cursors.open(b"nunknown", true), None);
     }
 }

@@ -1,11 +1,13 @@
 //! The endpoints, by their subject. Each takes a request whose caller has the right, and makes the response.
 
-pub(super) mod access;
 pub(super) mod attributes;
 pub(super) mod audit;
 pub(super) mod documents;
 pub(super) mod overrides;
+pub(super) mod principals;
 pub(super) mod rules;
+pub(super) mod sessions;
+mod stale;
 pub(super) mod state;
 pub(super) mod subjects;
 pub(super) mod versions;

@@ -34,6 +34,11 @@ impl AdminProblem {
         }
     }
 
+    /// The text for the caller.
+    pub(in crate::server::admin) fn detail(&self) -> &str {
+        &self.detail
+    }
+
     /// A request that cannot be read.
     pub(in crate::server::admin) fn malformed(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "malformed", detail)
@@ -119,6 +124,12 @@ impl From<ControlError> for AdminProblem {
             ControlError::Invalid(problems) | ControlError::PrepareRejected(problems) => {
                 problem.with("problems", json!(problems))
             }
+            ControlError::FleetRejected(rejections) => {
+                let instances: Vec<&str> = rejections.iter().map(|rejection| rejection.instance.as_str()).collect();
+                let problem = problem.with("instances", json!(instances));
+                problem.with("rejections", json!(rejections))
+            }
+            ControlError::PrepareIncomplete { instances, .. } => problem.with("instances", json!(instances)),
             ControlError::RowsInvalid(rows) => problem.with("rows", json!(rows)),
             ControlError::Drift { live: Some(live), .. } => problem
                 .with("author", live.actor)
@@ -130,9 +141,11 @@ impl From<ControlError> for AdminProblem {
 }
 
 impl AdminProblem {
+    /// The members of a stale item; `current` and `diff` are added by the endpoint.
     fn with_stale(self, item: &StaleItem) -> Self {
         let current = serde_json::from_str(&item.item).unwrap_or(Value::Null);
         self.with("current", current)
+            .with("diff", "")
             .with("author", item.author.actor.clone())
             .with("reason", item.author.reason.clone())
             .with("at", item.at)
@@ -168,5 +181,37 @@ impl From<ProblemDetails> for AdminProblem {
             Some(field) => mapped.with("field", field),
             None => mapped,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_its_status_and_code() {
+        let cases = [
+            (ControlError::Unavailable(String::new()), 503, "database-unavailable"),
+            (ControlError::Full, 507, "disk-full"),
+            (ControlError::NoDatabase, 409, "no-database"),
+            (ControlError::OtherDatabase(String::new()), 409, "other-database"),
+            (ControlError::Regressed(String::new()), 409, "database-regressed"),
+            (ControlError::NotFound(String::new()), 404, "not-found"),
+            (ControlError::Invalid(Vec::new()), 422, "invalid"),
+            (ControlError::Malformed(String::new()), 400, "malformed"),
+            (ControlError::TooLarge(String::new()), 413, "too-large"),
+            (ControlError::RowsInvalid(Vec::new()), 409, "rows-invalid"),
+            (ControlError::FileLayer(String::new()), 409, "file-layer"),
+            (ControlError::GitOnly, 409, "edits-git"),
+            (ControlError::PrepareRejected(Vec::new()), 409, "prepare-rejected"),
+        ];
+        for (error, status, code) in cases {
+            let problem = AdminProblem::from(error);
+            assert_eq!((problem.status.as_u16(), problem.code), (status, code));
+        }
+        let full = AdminProblem::from(DatabaseError::Full);
+        assert_eq!((full.status.as_u16(), full.code), (507, "disk-full"));
+        let reused = AdminProblem::from(DatabaseError::KeyReused);
+        assert_eq!((reused.status.as_u16(), reused.code), (422, "idempotency-key-reused"));
     }
 }

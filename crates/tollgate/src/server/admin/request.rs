@@ -55,10 +55,15 @@ impl Query {
         Ok(Self(pairs))
     }
 
+    /// A parameter, empty or not.
+    fn raw(&self, name: &str) -> Option<&str> {
+        let (_, value) = self.0.iter().find(|(known, _)| known == name)?;
+        Some(value)
+    }
+
     /// A parameter that is not empty.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
-        let (_, value) = self.0.iter().find(|(known, _)| known == name)?;
-        (!value.is_empty()).then_some(&**value)
+        self.raw(name).filter(|value| !value.is_empty())
     }
 
     /// A parameter that must be there.
@@ -69,7 +74,7 @@ impl Query {
 
     /// True or false; false if it is not there.
     pub(super) fn flag(&self, name: &str) -> Result<bool, AdminProblem> {
-        match self.get(name) {
+        match self.raw(name) {
             None | Some("false") => Ok(false),
             Some("true") => Ok(true),
             Some(_) => Err(AdminProblem::field(name, "must be true or false")),
@@ -78,11 +83,14 @@ impl Query {
 
     /// A whole number.
     pub(super) fn number(&self, name: &str) -> Result<Option<u64>, AdminProblem> {
-        let Some(text) = self.get(name) else { return Ok(None) };
-        let number = text
-            .parse()
-            .map_err(|_| AdminProblem::field(name, "must be a whole number"))?;
-        Ok(Some(number))
+        let Some(text) = self.raw(name) else { return Ok(None) };
+        match text.parse() {
+            Ok(number) if number <= NUMBER_MAX => Ok(Some(number)),
+            _ => Err(AdminProblem::field(
+                name,
+                format!("must be a whole number up to {NUMBER_MAX}"),
+            )),
+        }
     }
 
     /// All parameters but these.
@@ -208,7 +216,8 @@ impl Call {
         let Some(text) = self.query.get("after") else {
             return Ok(None);
         };
-        let read = || serde_json::from_slice(&self.service.cursors.open(&from_hex(text)?)?).ok();
+        let is_hidden = self.masks_subjects();
+        let read = || serde_json::from_slice(&self.service.cursors.open(&from_hex(text)?, is_hidden)?).ok();
         let invalid = "not a position of this list, or one of before a restart; begin anew without `after`";
         read().map(Some).ok_or_else(|| AdminProblem::field("after", invalid))
     }
@@ -229,6 +238,33 @@ impl Call {
         use super::settings::SubjectDisplay;
         let sees = |caller: &Caller| caller.has(super::access::rights::Right::Subjects);
         !self.caller.as_ref().is_some_and(sees) && self.service.options.settings.subjects != SubjectDisplay::Plain
+    }
+
+    /// Rejects a caller that names a subject though subjects are masked for it: the answer would tell whether it exists.
+    pub(super) fn check_subjects(&self) -> Result<(), AdminProblem> {
+        match self.masks_subjects() {
+            false => Ok(()),
+            true => Err(AdminProblem::forbidden(
+                "subjects",
+                "naming or searching a subject needs the right `subjects`, which your role does not include",
+            )),
+        }
+    }
+
+    /// A message about an item as the caller may see it: it may quote a subject.
+    pub(super) fn show_message(&self, text: String) -> String {
+        match self.masks_subjects() {
+            true => "hidden: it may name a subject".to_owned(),
+            false => text,
+        }
+    }
+
+    /// A reason as the caller may see it: one of a version may be about any domain.
+    pub(super) fn show_reason<'r>(&self, reason: &'r str) -> &'r str {
+        match self.caller.as_ref().is_some_and(Caller::is_restricted) {
+            true => "",
+            false => reason,
+        }
     }
 
     /// A subject's value as the caller may see it.
@@ -252,5 +288,7 @@ pub(super) fn need_reason(reason: &str, what: &str) -> Result<(), AdminProblem> 
 }
 
 const REASON_MAX: usize = 500;
+/// The greatest whole number that every JSON parser reads.
+pub(super) const NUMBER_MAX: u64 = (1 << 53) - 1;
 const PARAMETERS_MAX: usize = 64;
 const PAGE_DEFAULT: usize = 100;

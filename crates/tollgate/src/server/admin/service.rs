@@ -4,18 +4,19 @@ use super::access::AccessControl;
 use super::access::browser::BrowserGuard;
 use super::access::rights::{Access, Caller};
 use super::access::secrets::{digest, random_hex};
+use super::audit_queue::AuditQueue;
 use super::cursors::Cursors;
 use super::problem::AdminProblem;
 use super::reply::Reply;
 use super::request::{Call, Query};
 use super::routes::{Body, Route};
 use super::settings::AdminOptions;
-use crate::control::Control;
 use crate::control::database::{IdempotencyKey, StoredResponse};
+use crate::control::{Control, with_idempotency_key};
 use crate::server::gate::Gate;
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::header::{AUTHORIZATION, HeaderName};
+use hyper::header::{AUTHORIZATION, ETAG, HeaderName};
 use hyper::{Method, Request, StatusCode};
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -32,6 +33,7 @@ pub(super) struct AdminService {
     pub(super) access: AccessControl,
     pub(super) browser: BrowserGuard,
     pub(super) cursors: Cursors,
+    pub(super) audit: Arc<AuditQueue>,
     requests: Semaphore,
     /// Requests whose bodies may be large: each takes as much memory.
     large: Semaphore,
@@ -48,6 +50,7 @@ impl AdminService {
             browser: BrowserGuard::new(&options),
             options,
             cursors: Cursors::default(),
+            audit: Arc::default(),
             requests: Semaphore::new(REQUESTS_MAX),
             large: Semaphore::new(LARGE_MAX),
             in_flight: Mutex::default(),
@@ -80,20 +83,21 @@ impl AdminService {
         let service = Arc::clone(&self);
         let _permit = acquire(&service.requests).await?;
         let (head, body) = request.into_parts();
-        self.browser.check_host(&head.uri, &head.headers)?;
-        let has_bearer = head.headers.contains_key(AUTHORIZATION);
-        if !has_bearer {
-            self.browser.check_origin(&head.method, &head.headers)?;
-        }
         let caller = match route.access {
             Access::Open | Access::Login => None,
             Access::Any | Access::Needs(_) => {
                 let cookie = self.browser.cookie_name();
-                let database = self.control.database();
-                let caller = self.access.authenticate(&head.headers, &cookie, peer, database).await?;
-                Some(check(route.access, caller)?)
+                let control = &self.control;
+                let caller = self.access.authenticate(&head.headers, &cookie, peer, control).await?;
+                Some(caller.ok_or_else(AdminProblem::unauthorized)?)
             }
         };
+        if !head.headers.contains_key(AUTHORIZATION) {
+            self.browser.check_origin(&head.method, &head.uri, &head.headers)?;
+        }
+        if let Some(caller) = &caller {
+            check_right(route.access, caller)?;
+        }
         let text = head.uri.query().unwrap_or_default();
         let query = Query::parse(text, route.query)?;
         let _large = match route.body {
@@ -135,18 +139,37 @@ impl AdminService {
         };
         let _claim = Claim::take(&self.in_flight, format!("{} {}", key.principal, key.key_hash))?;
         if let Some(stored) = database.idempotent(&key).await? {
-            let status = StatusCode::from_u16(stored.status).unwrap_or(StatusCode::OK);
-            return Ok(Reply::new(status, "application/json", stored.body));
+            return Ok(again(stored));
         }
-        let reply = (route.handler)(call).await?;
+        let is_dry_run = call.query.flag("dry_run")?;
+        let reply = with_idempotency_key(key.clone(), (route.handler)(call)).await?;
+        if is_dry_run {
+            return Ok(reply);
+        }
         let stored = StoredResponse {
             status: reply.status.as_u16(),
             body: String::from_utf8_lossy(&reply.body).into_owned(),
         };
-        if let Err(error) = database.remember_response(&key, &stored).await {
-            tracing::warn!(%error, "a response could not be stored for its idempotency key; a retry would be done again");
+        let remembered = match self.control.writable_database().await {
+            Ok(database) => database.remember_response(&key, &stored).await.map_err(Into::into),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = remembered {
+            tracing::warn!(%error, "a response could not be stored for its idempotency key; a retry gets a new one");
         }
         Ok(reply)
+    }
+}
+
+/// The response that was stored, with the tag that its body names.
+fn again(stored: StoredResponse) -> Reply {
+    let body: serde_json::Value = serde_json::from_str(&stored.body).unwrap_or_default();
+    let tag = body.get("etag").and_then(|tag| tag.as_str()).map(str::to_owned);
+    let status = StatusCode::from_u16(stored.status).unwrap_or(StatusCode::OK);
+    let reply = Reply::new(status, "application/json", stored.body);
+    match tag {
+        Some(tag) => reply.with_header(ETAG, &tag),
+        None => reply,
     }
 }
 
@@ -176,9 +199,8 @@ impl Drop for Claim<'_> {
     }
 }
 
-/// The caller, if it has the right.
-fn check(access: Access, caller: Option<Caller>) -> Result<Caller, AdminProblem> {
-    let caller = caller.ok_or_else(AdminProblem::unauthorized)?;
+/// Rejects a caller that does not have the right.
+fn check_right(access: Access, caller: &Caller) -> Result<(), AdminProblem> {
     match access {
         Access::Needs(right) if !caller.has(right) => {
             let detail = format!(
@@ -187,7 +209,7 @@ fn check(access: Access, caller: Option<Caller>) -> Result<Caller, AdminProblem>
             );
             Err(AdminProblem::forbidden("forbidden", detail))
         }
-        _ => Ok(caller),
+        _ => Ok(()),
     }
 }
 

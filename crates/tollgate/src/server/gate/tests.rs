@@ -41,7 +41,7 @@ async fn an_amendment_applies_at_once_and_everything_counted_continues() {
     assert_eq!(remaining(&gate).await, Some(9));
     assert_eq!((gate.rules_never_matched(), gate.rules_installed()), (1, 1));
     let before = gate.snapshot(Protocol::Http);
-    assert_eq!(gate.amend_rules(&[row(Some("100/h"))], &[]), []);
+    assert_eq!(gate.amend_rules(&[row(Some("100/h"))], &[]), EditProblems::default());
     assert_eq!(remaining(&gate).await, Some(98));
     // Not a reload: rules that matched have matched, and their series continue.
     assert_eq!((gate.rules_never_matched(), gate.rules_installed()), (1, 1));
@@ -52,9 +52,96 @@ async fn an_amendment_applies_at_once_and_everything_counted_continues() {
         0,
         "a request in progress keeps its rules"
     );
+    assert_eq!(gate.amend_rules(&[row(None)], &[]), EditProblems::default());
+    assert_eq!(remaining(&gate).await, Some(7));
+    // A row with terms that cannot be used has no effect.
+    assert_eq!(gate.amend_rules(&[row(Some("100/h"))], &[]), EditProblems::default());
     let problems = gate.amend_rules(&[row(Some("lots"))], &[]);
-    assert_eq!(problems.first().map(|problem| problem.index), Some(0));
-    assert_eq!(remaining(&gate).await, Some(97));
-    assert_eq!(gate.amend_rules(&[row(None)], &[]), []);
+    assert_eq!(problems.rows.first().map(|problem| problem.index), Some(0));
     assert_eq!(remaining(&gate).await, Some(6));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn no_check_sees_half_of_an_amendment() {
+    const RULES: &str = "rules: [{ id: a, per: user, limit: 10/s }, { id: b, per: user, limit: 10/s }]";
+    let gate = Arc::new(Gate::new(rules(RULES), Arc::new(Memory::default())));
+    let terms = |rule: &str, terms: &str| RowEdit {
+        rule: rule.into(),
+        ..row(Some(terms))
+    };
+    // One of the two bans in every state, and never both.
+    let states = [
+        [terms("a", "0/s"), terms("b", "unlimited")],
+        [terms("a", "unlimited"), terms("b", "0/s")],
+    ];
+    gate.amend_rules(&states[0], &[]);
+    let checks = (0..2).map(|_| {
+        let gate = Arc::clone(&gate);
+        tokio::spawn(async move {
+            let attributes = [Attribute {
+                name: "user",
+                value: b"u",
+            }];
+            let attempt = Attempt {
+                domain: Attempt::DOMAIN,
+                attributes: &attributes,
+                cost: Cost::ONE,
+            };
+            for _ in 0..5_000 {
+                let snapshot = gate.snapshot(Protocol::Http);
+                let results = snapshot.check_each(&[attempt, attempt]).await;
+                let bans: Vec<Vec<bool>> = results
+                    .iter()
+                    .map(|result| {
+                        result
+                            .verdict
+                            .rulings
+                            .iter()
+                            .map(|ruling| ruling.decision.is_some())
+                            .collect()
+                    })
+                    .collect();
+                assert!(
+                    bans == [[true, false], [true, false]] || bans == [[false, true], [false, true]],
+                    "{bans:?}"
+                );
+                tokio::task::yield_now().await;
+            }
+        })
+    });
+    let checks: Vec<_> = checks.collect();
+    let mut amendments = 0_usize;
+    while checks.iter().any(|check| !check.is_finished()) {
+        amendments += 1;
+        assert_eq!(gate.amend_rules(&states[amendments % 2], &[]), EditProblems::default());
+        tokio::task::yield_now().await;
+    }
+    for check in checks {
+        check.await.expect("every answer is of one state");
+    }
+    assert!(amendments > 10, "{amendments} amendments during the checks");
+}
+
+#[tokio::test]
+async fn an_attribute_that_cannot_be_used_is_reported() {
+    let gate = Gate::new(
+        rules("rules: [{ id: plan, per: user, limit: 10/h }]"),
+        Arc::new(Memory::default()),
+    );
+    let tier = |name: &str| AttributeEdit {
+        source: "user".into(),
+        subject: "u".into(),
+        name: name.into(),
+        value: Some("gold".into()),
+    };
+    let problems = gate.amend_rules(&[], &[tier("tier"), tier("")]);
+    assert_eq!(
+        problems
+            .attributes
+            .iter()
+            .map(|problem| problem.index)
+            .collect::<Vec<_>>(),
+        [1]
+    );
+    assert_eq!(gate.active_rules().attribute_count(), 1);
 }

@@ -14,6 +14,9 @@ use std::time::Instant;
 #[derive(Debug, Default)]
 pub struct ControlMetrics {
     live: ArcSwapOption<LiveSummary>,
+    fleet_warnings: ArcSwapOption<Vec<String>>,
+    /// 1 while rules come over a shared store without a secret.
+    pub unsigned: AlignedCount,
     /// Age in seconds of the newest head that is not applied yet; 0: none.
     pub lag_seconds: AlignedCount,
     /// 1 while live instances report different digests.
@@ -45,7 +48,7 @@ pub struct LiveSummary {
     pub revision: Option<u64>,
     /// The digest of all layers.
     pub digest: String,
-    /// The origin: `file`, `database` or `disk`.
+    /// The origin: `file`, `cache`, `database` or `disk`.
     pub source: &'static str,
     /// The time at which it was applied.
     pub since: Instant,
@@ -61,6 +64,22 @@ impl ControlMetrics {
         self.live.load_full()
     }
 
+    /// Warnings about the fleet, for `/readyz`.
+    pub fn fleet_warnings(&self) -> Option<Arc<Vec<String>>> {
+        let warnings = self.fleet_warnings.load_full();
+        if self.unsigned.get() == 0 {
+            return warnings;
+        }
+        let mut warnings = warnings.as_deref().cloned().unwrap_or_default();
+        warnings.push("write access to the shared store is write access to rules; set control.secret".to_owned());
+        Some(Arc::new(warnings))
+    }
+
+    /// Sets the warnings about the fleet.
+    pub fn set_fleet_warnings(&self, warnings: Vec<String>) {
+        self.fleet_warnings.store(Some(Arc::new(warnings)));
+    }
+
     /// Sets the managed state.
     pub fn set_live(&self, live: LiveSummary) {
         self.live.store(Some(Arc::new(live)));
@@ -74,9 +93,17 @@ impl ControlMetrics {
             gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
         };
         let version = live.version.unwrap_or(0);
-        gauge("tollgate_rules_version", "Version of the managed rules in use; 0: none.", version)?;
+        gauge(
+            "tollgate_rules_version",
+            "Version of the managed rules in use; 0: none.",
+            version,
+        )?;
         let revision = live.revision.unwrap_or(0);
-        gauge("tollgate_rules_revision", "Revision of the control plane that is applied; 0: none.", revision)?;
+        gauge(
+            "tollgate_rules_revision",
+            "Revision of the control plane that is applied; 0: none.",
+            revision,
+        )?;
         gauge(
             "tollgate_rules_lag_seconds",
             "Age of the newest state of the control plane that is not applied yet.",
@@ -104,7 +131,7 @@ impl ControlMetrics {
             None,
             MetricType::Gauge,
         )?;
-        for name in ["file", "database", "disk"] {
+        for name in ["file", "cache", "database", "disk"] {
             let labels = [("source", name)];
             ConstGauge::new(i64::from(live.source == name)).encode(source.encode_family(&labels)?)?;
         }
@@ -120,7 +147,13 @@ impl ControlMetrics {
             ("refused", &self.writes_refused),
             ("failed", &self.writes_failed),
         ];
-        encode_family(encoder, "tollgate_control_writes", "Writes to the control plane.", "result", &results)
+        encode_family(
+            encoder,
+            "tollgate_control_writes",
+            "Writes to the control plane.",
+            "result",
+            &results,
+        )
     }
 }
 

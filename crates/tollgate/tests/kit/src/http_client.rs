@@ -86,7 +86,14 @@ impl Client {
 
     fn more(&mut self) -> bool {
         let mut buffer = [0; 4096];
-        match self.stream.read(&mut buffer) {
+        let read = loop {
+            match self.stream.read(&mut buffer) {
+                // A signal, such as that of a child that was stopped.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                read => break read,
+            }
+        };
+        match read {
             Ok(0) => false,
             Ok(read) => {
                 self.rest.extend_from_slice(&buffer[..read]);

@@ -17,6 +17,16 @@ pub struct Postgres {
     port: u16,
     programs: PathBuf,
     data: PathBuf,
+    durability: Durability,
+}
+
+/// The care that a server takes of what it has committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// It survives a killed process.
+    Process,
+    /// It survives a power cut: commits wait for the disk. For measurements.
+    Disk,
 }
 
 /// The time for a start; a crashed server replays its log first.
@@ -25,6 +35,11 @@ const START: Duration = Duration::from_secs(60);
 impl Postgres {
     /// Starts a server of its own.
     pub fn start() -> Self {
+        Self::start_with(Durability::Process)
+    }
+
+    /// Starts a server of its own, with this care of its commits.
+    pub fn start_with(durability: Durability) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let data = std::env::temp_dir().join(format!("tollgate-postgres-{}-{number}", std::process::id()));
@@ -41,12 +56,13 @@ impl Postgres {
             String::from_utf8_lossy(&created.stderr)
         );
         let port = free_port().unwrap();
-        let process = run(&programs, &data, port);
+        let process = run(&programs, &data, port, durability);
         Self {
             process,
             port,
             programs,
             data,
+            durability,
         }
     }
 
@@ -89,7 +105,7 @@ impl Postgres {
     /// Starts it again on the same port with the same data.
     pub fn revive(&mut self) {
         self.kill();
-        self.process = run(&self.programs, &self.data, self.port);
+        self.process = run(&self.programs, &self.data, self.port, self.durability);
     }
 
     /// Stops its processes: connections stay open, and nothing is answered.
@@ -130,13 +146,21 @@ impl Drop for Postgres {
 }
 
 /// Starts the server and waits until it answers.
-fn run(programs: &Path, data: &Path, port: u16) -> Child {
+fn run(programs: &Path, data: &Path, port: u16, durability: Durability) -> Child {
     let log = File::create(log_of(data)).unwrap();
     let started = Instant::now();
     let mut process = as_postgres(&programs.join("postgres"))
         .arg("-D")
         .arg(data)
-        .args(["-p", &port.to_string(), "-h", "127.0.0.1", "-F"])
+        .args(["-p", &port.to_string(), "-h", "127.0.0.1"])
+        .args([
+            "-c",
+            if durability == Durability::Disk {
+                "fsync=on"
+            } else {
+                "fsync=off"
+            },
+        ])
         .args(["-c", "unix_socket_directories=", "-c", "shared_buffers=16MB"])
         .args(["-c", "max_connections=60"])
         .stdin(Stdio::null())

@@ -303,6 +303,19 @@ impl Cluster {
         }
     }
 
+    /// The owner of any slot that is known and connected to, without waiting.
+    pub(crate) fn known_slot_owner(&self, slot: u16) -> Option<Arc<Node>> {
+        let map = self.read();
+        let redirected = map.redirected.get(&slot);
+        let endpoint = redirected.or_else(|| ClusterNodes::owner(&map.views, slot))?;
+        Some(Arc::clone(&map.nodes.get(endpoint)?.node))
+    }
+
+    /// All servers as last reported, replicas included.
+    pub(crate) fn known(&self) -> Vec<Endpoint> {
+        self.read().known.clone()
+    }
+
     /// Records a MOVED redirect of any slot.
     pub(crate) fn record_slot_moved(&self, slot: u16, endpoint: &Endpoint) -> Arc<Node> {
         let mut map = self.write();

@@ -101,7 +101,7 @@ pub(crate) fn error(replicas: &ReplicaSet<Node>) -> Option<String> {
 }
 
 /// The replicas in a primary's `ROLE`: its name, its replication offset, and for each replica its address and port.
-fn replicas_in_role(role: &Value) -> Vec<Endpoint> {
+pub(crate) fn replicas_in_role(role: &Value) -> Vec<Endpoint> {
     let (name, replicas) = match role {
         Value::Array(fields) => match &**fields {
             [name, _, Value::Array(replicas)] => (value_text(name), &**replicas),

@@ -4,8 +4,10 @@ use super::ledger::{AuditDraft, Ledger};
 use crate::control::database::connection::parameters;
 use crate::control::database::error::{DatabaseError, DatabaseResult, StaleItem};
 use crate::control::database::query::value_rows;
-use crate::control::database::requests::{CommitRequest, Committed, ItemCondition, ItemKey, RuleChange};
-use crate::control::database::{attributes, rows, versions};
+use crate::control::database::requests::{
+    CommitRequest, Committed, IdempotencyKey, ItemCondition, ItemKey, RuleChange,
+};
+use crate::control::database::{access, attributes, rows, versions};
 use crate::control::model::{Author, Change, ChangeBody, Digest, Precondition};
 use sqlx::AssertSqlSafe;
 
@@ -53,9 +55,37 @@ pub(super) async fn commit(ledger: &mut Ledger, request: &CommitRequest) -> Data
     })
 }
 
-/// Writes the end of the audit chain into the log. The entry about it follows.
+/// Commits one request, unless it was committed before with the same key.
+pub(super) async fn commit_once(
+    ledger: &mut Ledger,
+    key: &IdempotencyKey,
+    request: &CommitRequest,
+) -> DatabaseResult<Committed> {
+    // The lock first: it orders those with the same key.
+    let head = ledger.head().await?.clone();
+    if let Some(revision) = access::committed_revision(ledger, key).await? {
+        return Ok(Committed {
+            head,
+            revision,
+            changes: Vec::new(),
+        });
+    }
+    let committed = commit(ledger, request).await?;
+    access::remember_commit(ledger, key, committed.revision).await?;
+    Ok(committed)
+}
+
+/// Writes the end of the audit chain into the log. The entry about it follows. If that is the last one, there is nothing to anchor.
 pub(super) async fn anchor(ledger: &mut Ledger, author: &Author) -> DatabaseResult<Committed> {
     let (seq, hash) = ledger.audit_end().await?;
+    let sql = "SELECT revision FROM audit WHERE seq = $1 AND action = 'audit.anchor'";
+    if let Some(row) = ledger.connection.fetch_one(sql, parameters![seq]).await? {
+        return Ok(Committed {
+            head: ledger.head().await?.clone(),
+            revision: row.number(0)?,
+            changes: Vec::new(),
+        });
+    }
     let target = format!("audit {seq}");
     let change = ledger.append(&target, ChangeBody::Anchor { seq, hash }).await?;
     ledger
@@ -101,7 +131,8 @@ async fn check(ledger: &mut Ledger, condition: &ItemCondition) -> DatabaseResult
     let epoch = ledger.head().await?.epoch;
     let expected = match condition.precondition {
         Precondition::Any => return Ok(()),
-        Precondition::Absent => None,
+        // Revision 0 is that of an item that does not exist, in any epoch: before the first write none is known.
+        Precondition::Absent | Precondition::Unchanged { revision: 0, .. } => None,
         Precondition::Unchanged { epoch, revision } => Some((epoch, revision)),
     };
     let (revision, item) = item_state(ledger, &condition.item).await?;

@@ -1,8 +1,9 @@
 //! The head and the audit log inside a transaction that writes: each change gets the next revision, each entry the next number.
 
 use crate::control::chain::{audit_hash, change_text, next_chain_of_text};
-use crate::control::database::connection::{Connection, parameters};
+use crate::control::database::connection::{Connection, ResultRow, parameters};
 use crate::control::database::error::{DatabaseError, DatabaseResult};
+use crate::control::database::schema;
 use crate::control::model::{AuditEntry, Author, Change, ChangeBody, DatabaseHead, Digest};
 
 /// A transaction that writes.
@@ -11,6 +12,21 @@ pub(in crate::control::database) struct Ledger {
     /// Unix time in milliseconds, the same for all of the transaction.
     pub(in crate::control::database) now: u64,
     state: Option<LedgerState>,
+    sizes: Option<TableSizes>,
+}
+
+/// The numbers of rows and attributes, as they are stored and as they are now.
+#[derive(Clone, Copy)]
+struct TableSizes {
+    stored: [u64; 2],
+    current: [u64; 2],
+}
+
+/// A table of bounded size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::control::database) enum SizedTable {
+    Rows,
+    Attributes,
 }
 
 /// The locked head and the end of the audit log.
@@ -31,8 +47,17 @@ pub(in crate::control::database) struct AuditDraft<'a> {
     pub(in crate::control::database) revision: u64,
 }
 
+/// The most rows, and the most attributes.
+pub(in crate::control::database) const ITEMS_MAX: u64 = 1_000_000;
+
 const HEAD: &str = "SELECT database_id, epoch, revision, live_version, chain FROM head WHERE one = 1";
-const HEAD_LOCKED: &str = "SELECT database_id, epoch, revision, live_version, chain FROM head WHERE one = 1 FOR UPDATE";
+/// With the last migration: another program may have migrated the tables since this one did.
+const HEAD_TO_WRITE: &str =
+    "SELECT database_id, epoch, revision, live_version, chain, (SELECT max(number) FROM migration)
+    FROM head WHERE one = 1";
+const HEAD_TO_WRITE_LOCKED: &str =
+    "SELECT database_id, epoch, revision, live_version, chain, (SELECT max(number) FROM migration)
+    FROM head WHERE one = 1 FOR UPDATE";
 
 impl Ledger {
     pub(in crate::control::database) const fn new(connection: Connection, now: u64) -> Self {
@@ -40,6 +65,7 @@ impl Ledger {
             connection,
             now,
             state: None,
+            sizes: None,
         }
     }
 
@@ -118,6 +144,52 @@ impl Ledger {
         Ok(entry)
     }
 
+    /// Counts items that are added and removed.
+    ///
+    /// # Errors
+    /// [`DatabaseError::TooLarge`] if more are added than are kept.
+    pub(in crate::control::database) async fn resize(
+        &mut self,
+        table: SizedTable,
+        added: u64,
+        removed: u64,
+    ) -> DatabaseResult<()> {
+        if (added, removed) == (0, 0) {
+            return Ok(());
+        }
+        self.head().await?;
+        if self.sizes.is_none() {
+            let mut stored = [0; 2];
+            let found = self.connection.fetch("SELECT name, items FROM table_size", &[]).await?;
+            for row in &found {
+                let name = row.text(0)?;
+                for (table, size) in [SizedTable::Rows, SizedTable::Attributes].into_iter().zip(&mut stored) {
+                    if table.name() == name {
+                        *size = row.number(1)?;
+                    }
+                }
+            }
+            self.sizes = Some(TableSizes {
+                stored,
+                current: stored,
+            });
+        }
+        let sizes = self.sizes.as_mut().map(|sizes| &mut sizes.current);
+        let size = match (sizes, table) {
+            (Some([rows, _]), SizedTable::Rows) => rows,
+            (Some([_, attributes]), SizedTable::Attributes) => attributes,
+            (None, _) => return Err(DatabaseError::Corrupt("the sizes of tables are missing".to_owned())),
+        };
+        *size = (*size + added).saturating_sub(removed);
+        if *size > ITEMS_MAX && added > removed {
+            return Err(DatabaseError::TooLarge(format!(
+                "there would be {size} {}; at most {ITEMS_MAX} are kept",
+                table.items()
+            )));
+        }
+        Ok(())
+    }
+
     /// The number and the hash of the last audit entry.
     pub(in crate::control::database) async fn audit_end(&mut self) -> DatabaseResult<(u64, Digest)> {
         let state = self.locked().await?;
@@ -134,10 +206,29 @@ impl Ledger {
         if let Some(LedgerState { head, .. }) = moved {
             self.connection
                 .execute(
-                    "UPDATE head SET revision = $1, live_version = $2, chain = $3 WHERE one = 1",
-                    parameters![head.revision, head.live_version, &head.chain],
+                    "UPDATE head SET database_id = $1, epoch = $2, revision = $3, live_version = $4, chain = $5 WHERE one = 1",
+                    parameters![
+                        &head.database_id,
+                        head.epoch,
+                        head.revision,
+                        head.live_version,
+                        &head.chain,
+                    ],
                 )
                 .await?;
+        }
+        if let Some(TableSizes { stored, current }) = self.sizes {
+            let tables = [SizedTable::Rows, SizedTable::Attributes].into_iter();
+            for (table, (before, now)) in tables.zip(stored.into_iter().zip(current)) {
+                if before != now {
+                    self.connection
+                        .execute(
+                            "UPDATE table_size SET items = $1 WHERE name = $2",
+                            parameters![now, table.name()],
+                        )
+                        .await?;
+                }
+            }
         }
         self.connection.commit().await?;
         Ok(revision)
@@ -146,11 +237,13 @@ impl Ledger {
     async fn locked(&mut self) -> DatabaseResult<&mut LedgerState> {
         if self.state.is_none() {
             let sql = if self.connection.is_postgres() {
-                HEAD_LOCKED
+                HEAD_TO_WRITE_LOCKED
             } else {
-                HEAD
+                HEAD_TO_WRITE
             };
-            let head = fetch_head(&mut self.connection, sql).await?;
+            let row = self.connection.fetch_one(sql, &[]).await?.ok_or_else(no_head)?;
+            schema::check_migration(row.number(5)?)?;
+            let head = head_of(&row)?;
             // Read after the lock: another writer may have appended until then.
             let end = self
                 .connection
@@ -172,22 +265,33 @@ impl Ledger {
                 audit_end: end.parsed(1, Digest::parse)?,
             });
         }
-        self.state
-            .as_mut()
-            .ok_or_else(|| DatabaseError::Corrupt("the head is missing".to_owned()))
+        self.state.as_mut().ok_or_else(no_head)
+    }
+}
+
+impl SizedTable {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Rows => "override_row",
+            Self::Attributes => "subject_attribute",
+        }
+    }
+
+    const fn items(self) -> &'static str {
+        match self {
+            Self::Rows => "override rows",
+            Self::Attributes => "subject attributes",
+        }
     }
 }
 
 /// Reads the head.
 pub(in crate::control::database) async fn read_head(connection: &mut Connection) -> DatabaseResult<DatabaseHead> {
-    fetch_head(connection, HEAD).await
+    let row = connection.fetch_one(HEAD, &[]).await?.ok_or_else(no_head)?;
+    head_of(&row)
 }
 
-async fn fetch_head(connection: &mut Connection, sql: &'static str) -> DatabaseResult<DatabaseHead> {
-    let row = connection
-        .fetch_one(sql, &[])
-        .await?
-        .ok_or_else(|| DatabaseError::Corrupt("the head is missing".to_owned()))?;
+fn head_of(row: &ResultRow) -> DatabaseResult<DatabaseHead> {
     Ok(DatabaseHead {
         database_id: row.text(0)?,
         epoch: row.number(1)?,
@@ -197,6 +301,13 @@ async fn fetch_head(connection: &mut Connection, sql: &'static str) -> DatabaseR
     })
 }
 
+fn no_head() -> DatabaseError {
+    DatabaseError::Corrupt("the head is missing".to_owned())
+}
+
+/// The kind of a change that is an anchor.
+pub(in crate::control::database) const ANCHOR: &str = "anchor";
+
 /// The kind of a change, as the log names it.
 pub(in crate::control::database) const fn kind_of(body: &ChangeBody) -> &'static str {
     match body {
@@ -204,6 +315,6 @@ pub(in crate::control::database) const fn kind_of(body: &ChangeBody) -> &'static
         ChangeBody::Row { .. } => "row",
         ChangeBody::Attribute { .. } => "attribute",
         ChangeBody::Batch { .. } => "batch",
-        ChangeBody::Anchor { .. } => "anchor",
+        ChangeBody::Anchor { .. } => ANCHOR,
     }
 }

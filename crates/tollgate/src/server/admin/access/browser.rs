@@ -47,13 +47,7 @@ impl BrowserGuard {
 
     /// Rejects a host that is not ours: a page that resolves its own name to our address must not reach us.
     pub(in crate::server::admin) fn check_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), AdminProblem> {
-        let mut hosts = headers.get_all(HOST).iter();
-        let named = match (uri.authority(), hosts.next(), hosts.next()) {
-            (_, _, Some(_)) | (None, None, None) => None,
-            (Some(authority), ..) => Some(authority.as_str()),
-            (None, Some(host), None) => host.to_str().ok(),
-        };
-        match named {
+        match named_host(uri, headers) {
             Some(host) if self.is_known(host) => Ok(()),
             _ => Err(AdminProblem::forbidden(
                 "host",
@@ -67,6 +61,7 @@ impl BrowserGuard {
     pub(in crate::server::admin) fn check_origin(
         &self,
         method: &Method,
+        uri: &Uri,
         headers: &HeaderMap,
     ) -> Result<(), AdminProblem> {
         if method.is_safe() {
@@ -76,7 +71,7 @@ impl BrowserGuard {
         let same_site = text(&SEC_FETCH_SITE);
         let is_same = match (same_site, text(&ORIGIN)) {
             (Some(site), _) => site == "same-origin",
-            (None, Some(origin)) => self.is_own_origin(origin, text(&HOST).unwrap_or_default()),
+            (None, Some(origin)) => self.is_own_origin(origin, named_host(uri, headers).unwrap_or_default()),
             (None, None) => false,
         };
         match is_same && text(&X_TOLLGATE) == Some("1") {
@@ -89,13 +84,12 @@ impl BrowserGuard {
     }
 
     fn is_own_origin(&self, origin: &str, host: &str) -> bool {
-        if let Some(external) = &self.external {
-            let scheme = if external.is_https { "https" } else { "http" };
-            if origin.eq_ignore_ascii_case(&format!("{scheme}://{}", external.authority)) {
-                return true;
-            }
-        }
-        let scheme = if self.is_tls { "https" } else { "http" };
+        let external = self.external.as_ref();
+        let is_secure = match external.filter(|external| external.authority.eq_ignore_ascii_case(host)) {
+            Some(external) => external.is_https,
+            None => self.is_tls,
+        };
+        let scheme = if is_secure { "https" } else { "http" };
         !host.is_empty() && origin.eq_ignore_ascii_case(&format!("{scheme}://{host}"))
     }
 
@@ -124,6 +118,16 @@ impl BrowserGuard {
             Ok(ip) => self.ip.is_some_and(|own| own == ip || own.is_unspecified()),
             Err(_) => false,
         }
+    }
+}
+
+/// The host that a request names: one, in its target or in its header.
+fn named_host<'r>(uri: &'r Uri, headers: &'r HeaderMap) -> Option<&'r str> {
+    let mut hosts = headers.get_all(HOST).iter();
+    match (uri.authority(), hosts.next(), hosts.next()) {
+        (_, _, Some(_)) | (None, None, None) => None,
+        (Some(authority), ..) => Some(authority.as_str()),
+        (None, Some(host), None) => host.to_str().ok(),
     }
 }
 
@@ -186,7 +190,9 @@ mod tests {
             for (name, value) in pairs {
                 headers.insert(HeaderName::from_static(name), value.parse().unwrap());
             }
-            guard.check_origin(&Method::POST, &headers).is_ok()
+            guard
+                .check_origin(&Method::POST, &Uri::from_static("/"), &headers)
+                .is_ok()
         };
         let host = ("host", "127.0.0.1:8090");
         assert!(check(&[host, ("origin", "http://127.0.0.1:8090"), ("x-tollgate", "1")]));
@@ -200,6 +206,10 @@ mod tests {
             ("x-tollgate", "1")
         ]));
         assert!(!check(&[host, ("x-tollgate", "1")]));
-        assert!(guard.check_origin(&Method::GET, &HeaderMap::new()).is_ok());
+        assert!(
+            guard
+                .check_origin(&Method::GET, &Uri::from_static("/"), &HeaderMap::new())
+                .is_ok()
+        );
     }
 }

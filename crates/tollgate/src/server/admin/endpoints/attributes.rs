@@ -2,9 +2,10 @@
 
 use super::EndpointResult;
 use super::overrides::{audit_export, with_lines, with_next};
+use super::stale::{self, PresentItem};
 use crate::control::database::{AttributeFilter, AttributeKey};
 use crate::control::model::SubjectAttribute;
-use crate::control::{AttributeWrite, WriteOptions};
+use crate::control::{AttributeWrite, ControlError, WriteOptions};
 use crate::server::admin::problem::AdminProblem;
 use crate::server::admin::reply::Reply;
 use crate::server::admin::request::table::{self, TableFormat, csv_cell};
@@ -37,11 +38,8 @@ fn key(attribute: &SubjectAttribute) -> AttributeKey {
 
 fn filter(call: &Call) -> Result<AttributeFilter, AdminProblem> {
     let text = |name| call.query.get(name).map(str::to_owned);
-    if call.query.get("q").is_some() && call.masks_subjects() {
-        return Err(AdminProblem::forbidden(
-            "forbidden",
-            "`q` searches subjects, which your role does not see",
-        ));
+    if call.query.get("q").is_some() || call.query.get("subject").is_some() {
+        call.check_subjects()?;
     }
     Ok(AttributeFilter {
         source: text("source"),
@@ -73,6 +71,7 @@ fn query_key(call: &Call) -> Result<AttributeKey, AdminProblem> {
 }
 
 pub(in crate::server::admin) async fn get(call: Call) -> EndpointResult {
+    call.check_subjects()?;
     let key = query_key(&call)?;
     let found = call.control().attribute(&key).await;
     let found = found.ok_or_else(|| AdminProblem::not_found("there is no such subject attribute"))?;
@@ -102,6 +101,7 @@ pub(in crate::server::admin) async fn put(call: Call) -> EndpointResult {
         dry_run: call.query.flag("dry_run")?,
     };
     let author = call.author(&body.reason)?;
+    let is_new = call.control().attribute(&key).await.is_none();
     let mut attribute = SubjectAttribute {
         source: key.source.clone(),
         subject: key.subject.clone(),
@@ -116,19 +116,39 @@ pub(in crate::server::admin) async fn put(call: Call) -> EndpointResult {
         name: key.name,
         value: Some(body.value),
     };
-    let written = call.control().write_attribute(write, &options, author).await?;
+    let written = match call.control().write_attribute(write, &options, author).await {
+        Ok(written) => written,
+        Err(error) => return Err(stale(&call, error, Some(&attribute.value)).await),
+    };
     attribute.revision = written.revision;
-    let status = if written.created && !options.dry_run {
+    let status = if is_new && !options.dry_run {
         StatusCode::CREATED
     } else {
         StatusCode::OK
     };
-    Ok(Reply::item(
-        status,
-        item(&call, &attribute),
-        written.epoch,
-        written.revision,
-    ))
+    let mut item = item(&call, &attribute);
+    if let (true, Value::Object(members)) = (options.dry_run, &mut item) {
+        members.insert("dry_run".into(), true.into());
+    }
+    Ok(Reply::item(status, item, written.epoch, written.revision))
+}
+
+/// The problem of a write of one attribute.
+async fn stale(call: &Call, error: ControlError, sent: Option<&str>) -> AdminProblem {
+    stale::problem(call, error, async || {
+        let found = match query_key(call) {
+            Ok(key) => call.control().attribute(&key).await,
+            Err(_) => None,
+        };
+        let text = |value: &str| stale::lines([("value", value.to_owned())]);
+        PresentItem {
+            item: found.as_ref().map_or(Value::Null, |found| item(call, found)),
+            present: found.map(|found| text(&found.value)).unwrap_or_default(),
+            sent: sent.map(text).unwrap_or_default(),
+            is_of_all_domains: false,
+        }
+    })
+    .await
 }
 
 pub(in crate::server::admin) async fn delete(call: Call) -> EndpointResult {
@@ -149,10 +169,11 @@ pub(in crate::server::admin) async fn delete(call: Call) -> EndpointResult {
         name: key.name,
         value: None,
     };
-    call.control()
-        .write_attribute(write, &options, call.author(reason)?)
-        .await?;
-    Ok(Reply::empty())
+    let author = call.author(reason)?;
+    match call.control().write_attribute(write, &options, author).await {
+        Ok(_) => Ok(Reply::empty()),
+        Err(error) => Err(stale(&call, error, None).await),
+    }
 }
 
 #[derive(Deserialize)]
@@ -196,6 +217,7 @@ pub(in crate::server::admin) async fn import(call: Call) -> EndpointResult {
 }
 
 pub(in crate::server::admin) async fn export(call: Call) -> EndpointResult {
+    call.check_unrestricted()?;
     let format = TableFormat::of(call.query.get("format"), &hyper::HeaderMap::new())?;
     let (filter, limit) = (filter(&call)?, call.limit(10_000)?);
     let after: Option<AttributeKey> = call.after()?;

@@ -7,7 +7,7 @@ use crate::server::admin::access::rights::Caller;
 use crate::server::admin::problem::AdminProblem;
 use crate::server::admin::reply::Reply;
 use crate::server::admin::request::Call;
-use serde_json::json;
+use serde_json::{Value, json};
 
 pub(in crate::server::admin) async fn list(call: Call) -> EndpointResult {
     let text = |name| call.query.get(name).map(str::to_owned);
@@ -45,9 +45,17 @@ pub(in crate::server::admin) async fn list(call: Call) -> EndpointResult {
 }
 
 fn is_visible(caller: &Caller, entry: &AuditEntry) -> bool {
-    let is_of_rows = entry.action.starts_with("row.");
-    let domain = entry.target.split('/').next().unwrap_or_default();
-    !caller.is_restricted() || (is_of_rows && caller.covers(domain))
+    if !caller.is_restricted() {
+        return true;
+    }
+    // A row is in it as it was and as it is; a domain may contain the separators of the target.
+    let covers = |text: &str| {
+        let row: Value = serde_json::from_str(text).unwrap_or_default();
+        row.get("domain")
+            .and_then(Value::as_str)
+            .is_some_and(|domain| caller.covers(domain))
+    };
+    entry.action.starts_with("row.") && (covers(&entry.before) || covers(&entry.after))
 }
 
 pub(in crate::server::admin) async fn verify(call: Call) -> EndpointResult {

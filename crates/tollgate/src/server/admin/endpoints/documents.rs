@@ -37,7 +37,7 @@ pub(in crate::server::admin) async fn live(_: Call) -> EndpointResult {
 }
 
 pub(in crate::server::admin) async fn openapi(_: Call) -> EndpointResult {
-    Ok(Reply::ok(&openapi::document()))
+    Ok(Reply::ok(openapi::document()))
 }
 
 pub(in crate::server::admin) async fn schema(_: Call) -> EndpointResult {

@@ -1,18 +1,20 @@
 //! Override rows.
 
 use super::EndpointResult;
+use super::stale::{self, PresentItem};
 use crate::control::database::{AuditRecord, RowFilter, RowKey};
 use crate::control::model::{OverrideRow, RowSubject};
-use crate::control::{RowWrite, WriteOptions};
+use crate::control::{ControlError, RowWrite, SetProblem, WriteOptions};
 use crate::server::admin::access::now_ms;
 use crate::server::admin::problem::AdminProblem;
 use crate::server::admin::reply::Reply;
 use crate::server::admin::request::table::{self, TableFormat, csv_cell};
-use crate::server::admin::request::{Call, need_reason, time};
+use crate::server::admin::request::{Call, NUMBER_MAX, need_reason, time};
 use hyper::StatusCode;
 use hyper::header::HeaderName;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tollgate_limiter::core::quantity::{Quota, parse_quota};
 use tollgate_limiter::core::rules::Attempt;
 
 /// A row as the API has it, with its subject as the caller may see it.
@@ -36,16 +38,13 @@ pub(in crate::server::admin) fn row_item(call: &Call, row: &OverrideRow) -> Valu
         "etag": crate::server::admin::request::etag::text(epoch, row.revision),
         "actor": row.actor,
         "orphan": !control.has_rule(&row.domain, &row.rule),
-        "rejected": control.row_error(&row.domain, &row.rule, &row.subject),
+        "rejected": control.row_error(&row.domain, &row.rule, &row.subject).map(|text| call.show_message(text)),
     })
 }
 
 fn filter(call: &Call) -> Result<RowFilter, AdminProblem> {
-    if call.query.get("q").is_some() && call.masks_subjects() {
-        return Err(AdminProblem::forbidden(
-            "forbidden",
-            "`q` searches subjects, which your role does not see",
-        ));
+    if call.query.get("q").is_some() {
+        call.check_subjects()?;
     }
     let expires_before = match call.query.get("expiring").is_some() && call.query.flag("expiring")? {
         true => Some(u64::MAX >> 1),
@@ -105,6 +104,7 @@ fn item_reply(call: &Call, status: StatusCode, row: &OverrideRow) -> Reply {
 }
 
 pub(in crate::server::admin) async fn get(call: Call) -> EndpointResult {
+    call.check_subjects()?;
     let key = query_key(&call)?;
     match call.control().row(&key).await {
         Some(row) => Ok(item_reply(&call, StatusCode::OK, &row)),
@@ -140,11 +140,18 @@ pub(in crate::server::admin) async fn put(call: Call) -> EndpointResult {
         dry_run: call.query.flag("dry_run")?,
     };
     let author = call.author(&body.reason)?;
+    // Terms of an equal meaning are no change, however they are written.
+    let present = call.control().row(&key).await;
+    let is_new = present.is_none();
+    let terms = match present {
+        Some(row) if is_same_limit(&row.terms, &body.terms) => row.terms,
+        _ => body.terms,
+    };
     let mut row = OverrideRow {
         domain: key.domain.clone(),
         rule: key.rule.clone(),
         subject: key.subject.clone(),
-        terms: body.terms.clone(),
+        terms: terms.clone(),
         note: body.note.clone(),
         expires_at,
         revision: 0,
@@ -154,13 +161,16 @@ pub(in crate::server::admin) async fn put(call: Call) -> EndpointResult {
         domain: key.domain,
         rule: key.rule,
         subject: key.subject,
-        terms: Some(body.terms),
+        terms: Some(terms),
         note: body.note,
         expires_at,
     };
-    let written = call.control().write_row(write, &options, author).await?;
+    let written = match call.control().write_row(write, &options, author).await {
+        Ok(written) => written,
+        Err(error) => return Err(stale(&call, error, Some(&row)).await),
+    };
     row.revision = written.revision;
-    let status = if written.created && !options.dry_run {
+    let status = if is_new && !options.dry_run {
         StatusCode::CREATED
     } else {
         StatusCode::OK
@@ -172,6 +182,46 @@ pub(in crate::server::admin) async fn put(call: Call) -> EndpointResult {
     Ok(Reply::item(status, item, written.epoch, written.revision))
 }
 
+/// The problem of a write of one row.
+async fn stale(call: &Call, error: ControlError, sent: Option<&OverrideRow>) -> AdminProblem {
+    let text = |row: &OverrideRow| {
+        let members = [
+            ("terms", row.terms.clone()),
+            ("note", row.note.clone()),
+            ("expires_at", row.expires_at.to_string()),
+        ];
+        stale::lines(members)
+    };
+    stale::problem(call, error, async || {
+        let found = match query_key(call) {
+            Ok(key) => call.control().row(&key).await,
+            Err(_) => None,
+        };
+        PresentItem {
+            item: found.as_ref().map_or(Value::Null, |row| row_item(call, row)),
+            present: found.as_ref().map(text).unwrap_or_default(),
+            sent: sent.map(text).unwrap_or_default(),
+            is_of_all_domains: false,
+        }
+    })
+    .await
+}
+
+/// True if two limits, or lists of them, are equal but for the way they are written.
+fn is_same_limit(one: &str, other: &str) -> bool {
+    let limits = |text: &str| {
+        let text = text.trim();
+        let list = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+        let items: Result<Vec<Quota>, _> = list
+            .unwrap_or(text)
+            .split(',')
+            .map(|item| parse_quota(item.trim()))
+            .collect();
+        items.ok().map(|items| (list.is_some(), items))
+    };
+    limits(one).is_some_and(|one| Some(one) == limits(other))
+}
+
 /// The end of a row, from either form.
 fn expiry(expires_at: u64, until: Option<&str>) -> Result<u64, AdminProblem> {
     let expires_at = match until {
@@ -180,10 +230,15 @@ fn expiry(expires_at: u64, until: Option<&str>) -> Result<u64, AdminProblem> {
         Some(text) => time::parse(text)
             .ok_or_else(|| AdminProblem::field("until", "write `2026-12-01` or `2026-12-01T10:00:00Z`"))?,
     };
-    match expires_at != 0 && expires_at <= now_ms() {
-        true => Err(AdminProblem::field("expires_at", "is in the past")),
-        false => Ok(expires_at),
+    match is_end(expires_at) {
+        true => Ok(expires_at),
+        false => Err(AdminProblem::field("expires_at", "is in the past, or no time")),
     }
+}
+
+/// True for an end that lies ahead, and for none.
+pub(in crate::server::admin) fn is_end(expires_at: u64) -> bool {
+    expires_at == 0 || (expires_at > now_ms() && expires_at <= NUMBER_MAX)
 }
 
 /// True for a limit of zero.
@@ -211,8 +266,10 @@ pub(in crate::server::admin) async fn delete(call: Call) -> EndpointResult {
         note: String::new(),
         expires_at: 0,
     };
-    call.control().write_row(write, &options, call.author(reason)?).await?;
-    Ok(Reply::empty())
+    match call.control().write_row(write, &options, call.author(reason)?).await {
+        Ok(_) => Ok(Reply::empty()),
+        Err(error) => Err(stale(&call, error, None).await),
+    }
 }
 
 #[derive(Deserialize)]
@@ -235,6 +292,7 @@ pub(in crate::server::admin) async fn import(call: Call) -> EndpointResult {
     let count = rows.len();
     let mut writes = Vec::with_capacity(count);
     let mut lines = Vec::with_capacity(count);
+    let mut problems = Vec::new();
     for (line, row) in rows {
         let domain = row
             .domain
@@ -244,6 +302,9 @@ pub(in crate::server::admin) async fn import(call: Call) -> EndpointResult {
         call.check_domain(domain)?;
         let rule = row.rule.as_deref().or(call.query.get("rule"));
         let rule = rule.ok_or_else(|| AdminProblem::malformed(format!("line {line} names no rule")))?;
+        if !is_end(row.expires_at) && row.terms.is_some() {
+            problems.push(SetProblem::error("`expires_at` is in the past, or no time").at_line(line));
+        }
         if row.terms.as_deref().is_some_and(is_ban) {
             need_reason(reason, "a ban")?;
         }
@@ -256,6 +317,9 @@ pub(in crate::server::admin) async fn import(call: Call) -> EndpointResult {
             note: row.note,
             expires_at: row.expires_at,
         });
+    }
+    if !problems.is_empty() {
+        return Err(table::invalid(&problems));
     }
     let options = WriteOptions {
         dry_run: call.query.flag("dry_run")?,
@@ -274,8 +338,7 @@ pub(in crate::server::admin) async fn import(call: Call) -> EndpointResult {
 }
 
 /// The error of an import, with the lines of the file instead of the indices of rows.
-pub(in crate::server::admin) fn with_lines(error: crate::control::ControlError, lines: &[u32]) -> AdminProblem {
-    use crate::control::ControlError;
+pub(in crate::server::admin) fn with_lines(error: ControlError, lines: &[u32]) -> AdminProblem {
     match error {
         ControlError::Invalid(mut problems) => {
             for problem in &mut problems {

@@ -1,9 +1,10 @@
 //! Active rules, edits of one rule, checks and plans.
 
 use super::EndpointResult;
+use super::stale::{self, PresentItem};
 use super::versions::published_item;
-use crate::control::model::{Precondition, SetFile};
-use crate::control::{ControlError, PublishOptions, RuleLayer};
+use crate::control::model::SetFile;
+use crate::control::{ControlError, PublishOptions, RuleLayer, RuleText, SetProblem};
 use crate::server::admin::problem::AdminProblem;
 use crate::server::admin::reply::Reply;
 use crate::server::admin::request::{Call, etag, need_reason};
@@ -39,7 +40,8 @@ pub(in crate::server::admin) async fn list(call: Call) -> EndpointResult {
     let (domains, limit) = (call.domains()?, call.limit(1_000)?);
     let after: Option<(String, String)> = call.after()?;
     let text = call.query.get("q").map(str::to_lowercase);
-    let (mode, layer) = (call.query.get("mode"), call.query.get("layer"));
+    let mode = one_of(&call, "mode", &["enforce", "shadow", "disabled"])?;
+    let layer = one_of(&call, "layer", &["quickstart", "file", "managed"])?;
     let control = call.control();
     let snapshot = call.service.gate.snapshot(Protocol::Http);
     let mut found: Vec<&Rule> = snapshot.limiter().rules().rules().iter().collect();
@@ -66,6 +68,17 @@ pub(in crate::server::admin) async fn list(call: Call) -> EndpointResult {
         .collect();
     let tag = etag::text(call.epoch(), control.live().set_revision);
     Ok(Reply::ok(&json!({ "items": items, "next": next, "etag": tag })))
+}
+
+/// A parameter that is one of these words.
+fn one_of<'c>(call: &'c Call, name: &str, words: &[&str]) -> Result<Option<&'c str>, AdminProblem> {
+    match call.query.get(name) {
+        Some(word) if !words.contains(&word) => Err(AdminProblem::field(
+            name,
+            format!("must be one of: {}", words.join(", ")),
+        )),
+        found => Ok(found),
+    }
 }
 
 /// The domain and the id that the query names.
@@ -122,21 +135,64 @@ pub(in crate::server::admin) async fn put(call: Call) -> EndpointResult {
         ..PublishOptions::default()
     };
     let author = call.author(&body.reason)?;
-    let is_new = options.precondition == Precondition::Absent;
-    let published = call
-        .control()
-        .put_rule(&domain, &id, &body.yaml, &options, author)
-        .await?;
-    let mut item = published_item(&published, options.dry_run);
-    if let (Value::Object(members), Some((rule, _))) = (&mut item, found(&call, &domain, &id).await) {
-        members.insert("rule".into(), rule);
-    }
-    let status = if is_new && !options.dry_run {
-        StatusCode::CREATED
-    } else {
-        StatusCode::OK
+    let present = call.control().rule_text(&domain, &id).await;
+    let published = match check_rule(&call, present.as_ref(), &options) {
+        Ok(()) => {
+            call.control()
+                .put_rule(&domain, &id, &body.yaml, &options, author)
+                .await
+        }
+        Err(error) => Err(error),
     };
-    Ok(Reply::item(status, item, published.epoch, published.revision))
+    let published = match published {
+        Ok(published) => published,
+        Err(error) => return Err(stale(&call, error, (&domain, &id), Some(body.yaml)).await),
+    };
+    let mut item = published_item(&published, options.dry_run);
+    if options.dry_run {
+        return Ok(Reply::item(StatusCode::OK, item, published.epoch, published.revision));
+    }
+    // The tag of the rule is of its own last change, which an equal meaning is not.
+    let mut revision = published.revision;
+    if let (Value::Object(members), Some((rule, of_rule))) = (&mut item, found(&call, &domain, &id).await) {
+        members.insert("rule".into(), rule);
+        revision = if published.changed { revision } else { of_rule };
+    }
+    let status = match present {
+        None => StatusCode::CREATED,
+        Some(_) => StatusCode::OK,
+    };
+    Ok(Reply::item(status, item, published.epoch, revision))
+}
+
+/// Checks the condition on a rule. Those of files have no revision, and are refused when they are written.
+fn check_rule(call: &Call, present: Option<&RuleText>, options: &PublishOptions) -> Result<(), ControlError> {
+    match present {
+        Some(text) if text.layer != RuleLayer::Managed => Ok(()),
+        text => stale::check(
+            &options.precondition,
+            call.epoch(),
+            text.map_or(0, |text| text.revision),
+        ),
+    }
+}
+
+/// The problem of a write of one rule.
+async fn stale(call: &Call, error: ControlError, (domain, id): (&str, &str), sent: Option<String>) -> AdminProblem {
+    stale::problem(call, error, async || {
+        let found = found(call, domain, id).await;
+        let text = |yaml: &str| format!("{}\n", yaml.trim_end());
+        let present = found
+            .as_ref()
+            .and_then(|(item, _)| item.get("yaml")?.as_str().map(text));
+        PresentItem {
+            item: found.map_or(Value::Null, |(item, _)| item),
+            present: present.unwrap_or_default(),
+            sent: sent.as_deref().map(text).unwrap_or_default(),
+            is_of_all_domains: false,
+        }
+    })
+    .await
 }
 
 pub(in crate::server::admin) async fn delete(call: Call) -> EndpointResult {
@@ -151,10 +207,17 @@ pub(in crate::server::admin) async fn delete(call: Call) -> EndpointResult {
         dry_run: call.query.flag("dry_run")?,
         ..PublishOptions::default()
     };
-    let published = call
-        .control()
-        .delete_rule(&domain, &id, &options, call.author(reason)?)
-        .await?;
+    let author = call.author(reason)?;
+    let present = call.control().rule_text(&domain, &id).await;
+    let present = present.ok_or_else(|| AdminProblem::not_found("there is no such rule"))?;
+    let published = match check_rule(&call, Some(&present), &options) {
+        Ok(()) => call.control().delete_rule(&domain, &id, &options, author).await,
+        Err(error) => Err(error),
+    };
+    let published = match published {
+        Ok(published) => published,
+        Err(error) => return Err(stale(&call, error, (&domain, &id), None).await),
+    };
     let item = published_item(&published, options.dry_run);
     Ok(Reply::item(StatusCode::OK, item, published.epoch, published.revision))
 }
@@ -188,11 +251,23 @@ struct FilesBody {
 
 pub(in crate::server::admin) async fn check(call: Call) -> EndpointResult {
     let body: FilesBody = call.json()?;
-    let checked = call.control().check_set(body.files).await?;
+    let paths: Vec<String> = body.files.iter().map(|file| file.path.clone()).collect();
+    let mut checked = call.control().check_set(body.files).await?;
+    checked.problems = shown(&call, checked.problems, &paths);
     let ok = !checked.problems.iter().any(|problem| problem.is_error());
     Ok(Reply::ok(
         &json!({ "ok": ok, "problems": checked.problems, "rules": checked.rules }),
     ))
+}
+
+/// Problems as the caller may see them: a file of this instance may name subjects.
+fn shown(call: &Call, mut problems: Vec<SetProblem>, sent: &[String]) -> Vec<SetProblem> {
+    let is_own = |problem: &SetProblem| problem.file.as_ref().is_some_and(|file| sent.contains(file));
+    for problem in problems.iter_mut().filter(|problem| !is_own(problem)) {
+        problem.text = call.show_message(std::mem::take(&mut problem.text));
+        problem.hint = problem.hint.take().filter(|_| !call.masks_subjects());
+    }
+    problems
 }
 
 #[derive(Deserialize)]
@@ -207,15 +282,19 @@ pub(in crate::server::admin) async fn plan(call: Call) -> EndpointResult {
     let files = match (body.files, body.version) {
         (Some(files), None) => files,
         (None, Some(number)) => {
-            call.control()
-                .database()
-                .ok_or(ControlError::NoDatabase)?
-                .version_files(number)
-                .await?
+            let database = call.database()?;
+            let meta = database.version(number).await?;
+            meta.ok_or_else(|| AdminProblem::not_found("there is no such version"))?;
+            database.version_files(number).await?
         }
         _ => return Err(AdminProblem::malformed("send either `files` or `version`")),
     };
-    let mut planned = call.control().plan(files).await?;
+    let paths: Vec<String> = files.iter().map(|file| file.path.clone()).collect();
+    let planned = call.control().plan(files).await;
+    let mut planned = planned.map_err(|error| match error {
+        ControlError::Invalid(problems) => ControlError::Invalid(shown(&call, problems, &paths)),
+        error => error,
+    })?;
     let caller = call.caller()?;
     planned.plan.lines.retain(|line| caller.covers(&line.domain));
     planned.plan.rows.retain(|note| caller.covers(&note.domain));
@@ -235,7 +314,7 @@ pub(in crate::server::admin) async fn plan(call: Call) -> EndpointResult {
             "etag": etag::text(status.epoch, status.set_revision),
             "at": live.as_ref().map_or(0, |live| live.created_at),
             "actor": live.as_ref().map(|live| &live.actor),
-            "reason": live.as_ref().map(|live| &live.reason),
+            "reason": live.as_ref().map(|live| call.show_reason(&live.reason)),
         },
         "digest": planned.digest,
         "plan": planned.plan,

@@ -2,7 +2,6 @@
 
 use super::EndpointResult;
 use crate::control::model::VersionMeta;
-use crate::server::admin::access::now_ms;
 use crate::server::admin::reply::Reply;
 use crate::server::admin::request::{Call, etag};
 use serde_json::{Value, json};
@@ -14,64 +13,72 @@ pub(in crate::server::admin) async fn status(call: Call) -> EndpointResult {
         .retain(|row| call.caller.as_ref().is_some_and(|caller| caller.covers(&row.domain)));
     for row in &mut status.rejected_rows {
         row.subject.values_mut().for_each(|value| *value = call.show(value));
+        row.text = call.show_message(std::mem::take(&mut row.text));
+    }
+    if call.caller()?.is_restricted() {
+        status.error = status.error.map(|_| OTHER_DOMAINS.to_owned());
     }
     let live = match call.control().database() {
         // Without the database, status is reported all the same.
         Some(database) if status.version > 0 => database.version(status.version).await.ok().flatten(),
         _ => None,
     };
+    let fleet = call.control().instances().await;
     let tag = etag::text(status.epoch, status.set_revision);
     let mut body = json!(status);
     if let Value::Object(members) = &mut body {
         members.insert("program".into(), env!("CARGO_PKG_VERSION").into());
         members.insert("etag".into(), tag.into());
         members.insert(
+            "fleet".into(),
+            json!({
+                "instances": fleet.instances.len(),
+                "differ": fleet.differ,
+                "warnings": fleet.warnings,
+                "error": fleet.error,
+            }),
+        );
+        members.insert(
             "live".into(),
-            live.as_ref().map_or(Value::Null, |live| version(live, live.number)),
+            live.as_ref()
+                .map_or(Value::Null, |live| version(&call, live, live.number)),
         );
     }
     Ok(Reply::ok(&body))
 }
 
 /// A version as the API has it.
-pub(in crate::server::admin) fn version(meta: &VersionMeta, live: u64) -> Value {
+pub(in crate::server::admin) fn version(call: &Call, meta: &VersionMeta, live: u64) -> Value {
     let mut item = json!(meta);
     if let Value::Object(members) = &mut item {
+        members.insert("reason".into(), call.show_reason(&meta.reason).into());
         members.insert("live".into(), (meta.number == live).into());
     }
     item
 }
 
 pub(in crate::server::admin) async fn instances(call: Call) -> EndpointResult {
-    let status = call.control().status();
-    let own = json!({
-        "id": status.instance,
-        "program": env!("CARGO_PKG_VERSION"),
-        "epoch": status.epoch,
-        "revision": status.revision,
-        "version": status.version,
-        "digest": status.digest,
-        "rejected_rows": status.rejected_count,
-        "seen_at": now_ms(),
-        "self": true,
-    });
-    let mut items = vec![own];
-    if let Some(database) = call.control().database() {
-        let reports = database
-            .instances(now_ms().saturating_sub(SEEN_WITHIN_MS))
-            .await
-            .unwrap_or_default();
-        for report in reports.iter().filter(|report| report.id != status.instance) {
-            let mut item: Value = serde_json::from_str(&report.status).unwrap_or_else(|_| json!({}));
-            if let Value::Object(members) = &mut item {
-                members.insert("id".into(), report.id.as_str().into());
-                members.insert("seen_at".into(), report.seen_at.into());
-                members.insert("self".into(), false.into());
+    let own = call.control().instance();
+    let fleet = call.control().instances().await;
+    let is_restricted = call.caller()?.is_restricted();
+    let items = fleet.instances.iter().map(|instance| {
+        let mut item = json!(instance);
+        if let Value::Object(members) = &mut item {
+            members.insert("seen_at".into(), instance.status.at.into());
+            members.insert("self".into(), (instance.id == own).into());
+            if is_restricted && members.contains_key("error") {
+                members.insert("error".into(), OTHER_DOMAINS.into());
             }
-            items.push(item);
         }
-    }
-    Ok(Reply::page(items, None))
+        item
+    });
+    Ok(Reply::ok(&json!({
+        "items": items.collect::<Vec<Value>>(),
+        "next": null,
+        "differ": fleet.differ,
+        "warnings": fleet.warnings,
+        "error": fleet.error,
+    })))
 }
 
 pub(in crate::server::admin) async fn store(call: Call) -> EndpointResult {
@@ -84,5 +91,5 @@ pub(in crate::server::admin) async fn store(call: Call) -> EndpointResult {
     Ok(Reply::ok(&json!({ "kind": kind, "available": available })))
 }
 
-/// Instances that have not reported for longer are gone.
-const SEEN_WITHIN_MS: u64 = 60_000;
+/// The text in place of a message that may be about any domain.
+const OTHER_DOMAINS: &str = "hidden: it may be about other domains";

@@ -2,7 +2,9 @@
 
 use super::EndpointResult;
 use super::overrides::row_item;
+use crate::control::ControlError;
 use crate::control::database::{AuditRecord, RowFilter};
+use crate::server::admin::access::now_ms;
 use crate::server::admin::problem::AdminProblem;
 use crate::server::admin::reply::Reply;
 use crate::server::admin::request::Call;
@@ -126,6 +128,21 @@ pub(in crate::server::admin) async fn forget(call: Call) -> EndpointResult {
         members.insert("rule".into(), rule.as_str().into());
     }
     let gate = Arc::clone(&call.service.gate);
+    if call.query.flag("dry_run")? {
+        check_request::subject(subject.to_string().as_bytes())?;
+        let is_known = body
+            .rule
+            .as_ref()
+            .is_none_or(|rule| call.control().has_rule(&domain, rule));
+        return match is_known {
+            true => Ok(Reply::ok(&json!({ "forgotten": 0, "dry_run": true }))),
+            false => Err(AdminProblem::field("rule", "there is no such rule in the domain")),
+        };
+    }
+    // Nothing is done that could not be audited.
+    let place = call.service.audit.reserve().ok_or_else(|| {
+        ControlError::Unavailable("too many audit entries wait for it; try again when it is back".to_owned())
+    })?;
     let target = subject.to_string();
     let text = target.clone();
     let forgotten = on_decisions(&call, async move {
@@ -143,18 +160,14 @@ pub(in crate::server::admin) async fn forget(call: Call) -> EndpointResult {
         })
     })
     .await?;
-    if let Ok(database) = call.control().writable_database().await {
-        let record = AuditRecord {
-            author,
-            action: "forget".to_owned(),
-            target,
-            before: String::new(),
-            after: json!({ "forgotten": forgotten }).to_string(),
-        };
-        if let Err(error) = database.record(record).await {
-            tracing::warn!(%error, "a forgotten subject could not be audited");
-        }
-    }
+    let record = AuditRecord {
+        author,
+        action: "forget".to_owned(),
+        target,
+        before: String::new(),
+        after: json!({ "forgotten": forgotten, "at": now_ms() }).to_string(),
+    };
+    place.record(call.control(), record).await;
     Ok(Reply::ok(&json!({ "forgotten": forgotten })))
 }
 

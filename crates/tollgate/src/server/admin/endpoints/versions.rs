@@ -2,17 +2,17 @@
 
 use super::EndpointResult;
 use super::rules::check_glass;
+use super::stale::{self, PresentItem};
 use super::state::version;
-use crate::control::model::{Digest, Precondition, SetFile};
-use crate::control::{PublishOptions, PublishSet, Published};
-use crate::server::admin::access::rights::Right;
+use crate::control::model::{DatabaseHead, Digest, Precondition, SetFile};
+use crate::control::{ControlError, PublishOptions, PublishSet, Published};
+use crate::server::admin::access::rights::{Caller, Right};
 use crate::server::admin::problem::AdminProblem;
 use crate::server::admin::reply::Reply;
 use crate::server::admin::request::{Call, etag, need_reason};
 use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use similar::TextDiff;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tollgate_limiter::core::quantity::parse_duration;
@@ -26,7 +26,7 @@ pub(in crate::server::admin) async fn list(call: Call) -> EndpointResult {
         Some(last) if versions.len() == limit => call.cursor(&last.number),
         _ => None,
     };
-    let items: Vec<Value> = versions.iter().map(|meta| version(meta, live.version)).collect();
+    let items: Vec<Value> = versions.iter().map(|meta| version(&call, meta, live.version)).collect();
     let tag = etag::text(call.epoch(), live.set_revision);
     Ok(Reply::ok(&json!({ "items": items, "next": next, "etag": tag })))
 }
@@ -55,7 +55,10 @@ pub(in crate::server::admin) async fn save(call: Call) -> EndpointResult {
     }
     let (meta, is_new) = call.control().save_version(body.files, &options, author).await?;
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-    Ok(Reply::json(status, &version(&meta, call.control().status().version)))
+    Ok(Reply::json(
+        status,
+        &version(&call, &meta, call.control().status().version),
+    ))
 }
 
 /// `api`, `push` or `push <commit>`.
@@ -106,7 +109,7 @@ pub(in crate::server::admin) async fn get(call: Call) -> EndpointResult {
     let meta = meta.ok_or_else(|| AdminProblem::not_found("there is no such version"))?;
     let files = database.version_files(number).await?;
     let live = call.control().status();
-    let mut item = version(&meta, live.version);
+    let mut item = version(&call, &meta, live.version);
     if let Value::Object(members) = &mut item {
         members.insert("files".into(), json!(files));
         members.insert("etag".into(), etag::text(call.epoch(), live.set_revision).into());
@@ -143,10 +146,7 @@ fn file_diff((path, (old, new)): (String, (Option<String>, Option<String>))) -> 
         _ => "changed",
     };
     let (old, new) = (old.unwrap_or_default(), new.unwrap_or_default());
-    let text = TextDiff::configure()
-        .timeout(DIFF_TIMEOUT)
-        .diff_lines(old.as_str(), new.as_str());
-    let text = text.unified_diff().context_radius(3).header(&path, &path).to_string();
+    let text = stale::diff(&old, &new, &path, &path);
     json!({ "path": path, "change": change, "diff": text })
 }
 
@@ -209,7 +209,14 @@ pub(in crate::server::admin) async fn publish(call: Call) -> EndpointResult {
         }
         _ => return Err(AdminProblem::malformed("send either `version` or `files`")),
     };
-    let published = call.control().publish(set, &options, author).await?;
+    let sent = match &set {
+        PublishSet::Files(files) => Sent::Files(files.clone()),
+        PublishSet::Version(number) => Sent::Version(*number),
+    };
+    let published = match call.control().publish(set, &options, author).await {
+        Ok(published) => published,
+        Err(error) => return Err(stale(&call, error, sent).await),
+    };
     Ok(published_reply(&published, options.dry_run))
 }
 
@@ -238,11 +245,57 @@ pub(in crate::server::admin) async fn rollback(call: Call) -> EndpointResult {
         let number = body.version.ok_or_else(|| AdminProblem::field("version", detail))?;
         check_change(&call, &call.database()?.version_files(number).await?).await?;
     }
-    let published = call
-        .control()
-        .rollback(body.version, &options, call.author(&body.reason)?)
-        .await?;
+    let author = call.author(&body.reason)?;
+    let published = match call.control().rollback(body.version, &options, author).await {
+        Ok(published) => published,
+        Err(error) => return Err(stale(&call, error, Sent::Version(body.version.unwrap_or_default())).await),
+    };
     Ok(published_reply(&published, options.dry_run))
+}
+
+/// The set that a publish was to make live.
+enum Sent {
+    Files(Vec<SetFile>),
+    /// By its number; 0: the one before.
+    Version(u64),
+}
+
+/// The problem of a publish. The reason of the live version, and its files, may be about any domain.
+async fn stale(call: &Call, error: ControlError, sent: Sent) -> AdminProblem {
+    let is_restricted = call.caller.as_ref().is_none_or(Caller::is_restricted);
+    let error = match error {
+        ControlError::Drift { live: Some(live), .. } if is_restricted => ControlError::Drift {
+            text: format!("version {} was not pushed", live.number),
+            live: None,
+        },
+        error => error,
+    };
+    let problem = stale::problem(call, error, async || {
+        let live = call.control().live();
+        let Ok(database) = call.database() else {
+            return PresentItem::default();
+        };
+        let meta = database.version(live.version).await.ok().flatten();
+        let files = match sent {
+            Sent::Files(files) => files,
+            Sent::Version(number) => database.version_files(number).await.unwrap_or_default(),
+        };
+        let text = |files: &[SetFile]| -> String {
+            let each = files.iter().map(|file| format!("# {}\n{}", file.path, file.text));
+            each.collect()
+        };
+        PresentItem {
+            item: meta.map_or(Value::Null, |meta| version(call, &meta, live.version)),
+            present: if is_restricted {
+                String::new()
+            } else {
+                text(&live.files)
+            },
+            sent: if is_restricted { String::new() } else { text(&files) },
+            is_of_all_domains: true,
+        }
+    });
+    problem.await
 }
 
 /// The condition on the set. A caller of some domains must name the state that its change was checked against.
@@ -281,14 +334,40 @@ fn published_reply(published: &Published, dry_run: bool) -> Reply {
     Reply::item(StatusCode::OK, item, published.epoch, published.revision)
 }
 
-pub(in crate::server::admin) async fn adopt(_: Call) -> EndpointResult {
-    Err(AdminProblem::new(
-        StatusCode::NOT_IMPLEMENTED,
-        "not-implemented",
-        "this version cannot start a new epoch yet",
-    ))
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AdoptBody {
+    #[serde(default)]
+    reason: String,
+}
+
+pub(in crate::server::admin) async fn adopt(call: Call) -> EndpointResult {
+    call.check_unrestricted()?;
+    let body: AdoptBody = call.json()?;
+    need_reason(&body.reason, "a new epoch")?;
+    let author = call.author(&body.reason)?;
+    if call.query.flag("dry_run")? {
+        let live = call.control().live();
+        let head = live
+            .head
+            .as_ref()
+            .ok_or_else(|| AdminProblem::not_found("there is no database to adopt yet"))?;
+        return Ok(Reply::ok(&head_item(head, true)));
+    }
+    let head = call.control().adopt(author).await?;
+    Ok(Reply::ok(&head_item(&head, false)))
+}
+
+/// The position of a database as the API has it.
+fn head_item(head: &DatabaseHead, dry_run: bool) -> Value {
+    json!({
+        "database_id": head.database_id,
+        "epoch": head.epoch,
+        "revision": head.revision,
+        "version": head.live_version,
+        "dry_run": dry_run,
+    })
 }
 
 const WAIT_DEFAULT: Duration = Duration::from_secs(2);
 const WAIT_MAX: Duration = Duration::from_secs(30);
-const DIFF_TIMEOUT: Duration = Duration::from_secs(1);

@@ -25,7 +25,11 @@ pub(in crate::server::admin) fn precondition(headers: &HeaderMap) -> Result<Prec
         (Some(tag), None) => {
             let (epoch, revision) = parse(tag)
                 .ok_or_else(|| AdminProblem::field("If-Match", "not a tag of this server, such as `\"e1-r813\"`"))?;
-            Ok(Precondition::Unchanged { epoch, revision })
+            // The tag of what does not exist yet: the set before the first publish.
+            Ok(match revision {
+                0 => Precondition::Absent,
+                revision => Precondition::Unchanged { epoch, revision },
+            })
         }
         (None, None) if !headers.contains_key(IF_MATCH) && !headers.contains_key(IF_NONE_MATCH) => {
             Err(AdminProblem::new(

@@ -175,7 +175,7 @@ fn csv_records(text: &str, records_max: usize) -> Vec<(u32, Vec<String>)> {
 
 /// A cell of an export. One that a spreadsheet would run as a formula begins with a quote.
 pub(in crate::server::admin) fn csv_cell(text: &str) -> String {
-    let text = match text.starts_with(FORMULA) {
+    let text = match is_formula(text) {
         true => format!("'{text}"),
         false => text.to_owned(),
     };
@@ -188,9 +188,14 @@ pub(in crate::server::admin) fn csv_cell(text: &str) -> String {
 /// The cell as it was before its export.
 fn unquote_formula(cell: String) -> String {
     match cell.strip_prefix('\'') {
-        Some(rest) if rest.starts_with(FORMULA) => rest.to_owned(),
+        Some(rest) if is_formula(rest) => rest.to_owned(),
         _ => cell,
     }
+}
+
+/// True for a text that a spreadsheet would run, and for one that looks like the quoted form of such a text.
+fn is_formula(text: &str) -> bool {
+    text.trim_start_matches('\'').starts_with(FORMULA)
 }
 
 const FORMULA: [char; 4] = ['=', '+', '-', '@'];
@@ -212,6 +217,9 @@ mod tests {
         let expected = json!({"rule":"plan","subject":{"merchant":"m_1","region":"eu"},"terms":"5/min","note":note});
         assert_eq!(rows, [(2, expected)]);
         assert_eq!(csv_cell("@x"), "'@x");
+        for text in ["=x", "'=x", "''=x", "'x", "x'"] {
+            assert_eq!(unquote_formula(csv_cell(text)), text);
+        }
     }
 
     #[test]

@@ -36,6 +36,9 @@ pub(in crate::server::http) fn readiness(gate: &Gate) -> Response<Full<Bytes>> {
                 object.value("age_seconds", &live.since.elapsed().as_secs());
                 object.value("rejected_rows", &(live.rejected_rows as u64));
             }
+            if let Some(warnings) = gate.metrics().control.fleet_warnings() {
+                object.value("warnings", &*warnings);
+            }
         });
         object.value("breaker", status.breaker.state.name());
         match &status.fallback {

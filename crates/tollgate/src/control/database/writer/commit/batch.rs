@@ -2,7 +2,7 @@
 
 use crate::control::database::error::DatabaseResult;
 use crate::control::database::requests::{AttributeKey, CommitRequest, RowKey};
-use crate::control::database::writer::ledger::{AuditDraft, Ledger};
+use crate::control::database::writer::ledger::{AuditDraft, Ledger, SizedTable};
 use crate::control::database::{attributes, rows};
 use crate::control::model::{Change, ChangeBody, Digest, OverrideRow, SubjectAttribute};
 use std::collections::HashMap;
@@ -43,6 +43,7 @@ pub(super) async fn apply(
     for change in &effective {
         writes.add(change, revision, &request.author.actor);
     }
+    stored.resize(ledger, &writes).await?;
     let (action, target, body) = match (effective.pop(), effective.is_empty()) {
         (None, _) => return Ok((None, unchanged)),
         (Some(only), true) => (action_of(&only), target_of(&only), only),
@@ -103,6 +104,26 @@ impl StoredItems {
             stored.attributes.insert(key, attribute);
         }
         Ok(stored)
+    }
+
+    /// Counts the items that are new, and those that are deleted.
+    async fn resize(&self, ledger: &mut Ledger, writes: &BatchWrites) -> DatabaseResult<()> {
+        let is_new_row = |row: &&OverrideRow| {
+            let key = [row.domain.clone(), row.rule.clone(), rows::subject_text(&row.subject)];
+            !self.rows.contains_key(&key)
+        };
+        let is_new_attribute = |attribute: &&SubjectAttribute| {
+            let key = [&attribute.source, &attribute.subject, &attribute.name].map(Clone::clone);
+            !self.attributes.contains_key(&key)
+        };
+        let added = writes.rows.iter().filter(is_new_row).count();
+        let removed = writes.deleted_rows.len();
+        ledger.resize(SizedTable::Rows, added as u64, removed as u64).await?;
+        let added = writes.attributes.iter().filter(is_new_attribute).count();
+        let removed = writes.deleted_attributes.len();
+        ledger
+            .resize(SizedTable::Attributes, added as u64, removed as u64)
+            .await
     }
 
     fn row(&self, change: &ChangeBody) -> Option<&OverrideRow> {

@@ -1,11 +1,12 @@
-//! Setup, sessions, users and tokens.
+//! Setup, logins and sessions.
 
 use super::EndpointResult;
+use super::principals::{check_name, insert, new_token, new_user, principal_item};
 use crate::control::database::{AuditRecord, DatabaseError};
 use crate::control::model::{Author, Principal, PrincipalKind, Role, Session};
 use crate::server::admin::access::rights::{CallerKind, Right, role_name};
 use crate::server::admin::access::secrets::{HashingError, digest, equal, random_hex};
-use crate::server::admin::access::{SESSION_TIME, is_active, now_ms};
+use crate::server::admin::access::{SESSION_TIME, is_active, now_ms, session_cookie};
 use crate::server::admin::problem::AdminProblem;
 use crate::server::admin::reply::Reply;
 use crate::server::admin::request::Call;
@@ -13,7 +14,7 @@ use cookie::{Cookie, SameSite};
 use hyper::StatusCode;
 use hyper::header::SET_COOKIE;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -56,7 +57,10 @@ pub(in crate::server::admin) async fn setup(call: Call) -> EndpointResult {
         (principal, Some(token))
     } else {
         let password = body.password.unwrap_or_default();
-        (new_user(&call, &body.name, Role::Admin, password).await?, None)
+        (
+            new_user(&access.passwords, &body.name, Role::Admin, password).await?,
+            None,
+        )
     };
     principal.created_by = "setup".to_owned();
     let database = call.control().writable_database().await?;
@@ -96,9 +100,16 @@ struct LoginBody {
 pub(in crate::server::admin) async fn login(call: Call) -> EndpointResult {
     let access = &call.service.access;
     let body: LoginBody = call.json()?;
-    let name = body.name.clone().unwrap_or_else(|| "view code".to_owned());
-    if !access.logins.allows(call.peer, &name) {
+    // All guesses of the code count together, whatever name comes with them.
+    let counted = match (&body.view, &body.name) {
+        (None, Some(name)) => name,
+        _ => "view code",
+    };
+    if !access.logins.allows(call.peer, counted) {
         return Err(AdminProblem::too_many());
+    }
+    if body.view.is_some() && (body.name.is_some() || body.password.is_some()) {
+        return Err(AdminProblem::malformed("send `name` and `password`, or `view`"));
     }
     if let Some(code) = &body.view {
         let is_valid = equal(access.view_code.as_bytes(), code.trim().to_ascii_uppercase().as_bytes());
@@ -126,15 +137,36 @@ pub(in crate::server::admin) async fn login(call: Call) -> EndpointResult {
         return Err(AdminProblem::unauthorized());
     };
     author.actor.clone_from(&principal.name);
+    end_presented(&call, &author).await?;
     let cookie = start_session(&call, &principal, &author).await?;
     let item = json!({ "name": principal.name, "role": role_name(principal.role), "domains": principal.domains });
     Ok(Reply::ok(&item).with_header(SET_COOKIE, &cookie))
 }
 
+/// Ends the session that a login comes with: the new one takes its place.
+async fn end_presented(call: &Call, author: &Author) -> Result<(), AdminProblem> {
+    let Some(id) = session_cookie(&call.headers, &call.service.browser.cookie_name()) else {
+        return Ok(());
+    };
+    let id = digest(id.as_bytes());
+    call.service.access.remove_view(&id);
+    call.service.access.forget_recent(&id);
+    let database = call.control().writable_database().await?;
+    match database.delete_session(&id, author).await {
+        Ok(()) | Err(DatabaseError::Missing(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Audits a failed login, once per address and minute. The name may be a password in the wrong field, so it is left out unless it
 /// belongs to a principal.
 async fn audit_failure(call: &Call, author: Author, name: &str) {
-    if !call.service.access.audits_failure(call.peer) {
+    // Where there is no user yet nothing is written: a guess is no change.
+    let has_users = match call.control().database() {
+        Some(database) => database.has_principals().await.unwrap_or(false),
+        None => false,
+    };
+    if !has_users || !call.service.access.audits_failure(call.peer) {
         return;
     }
     let Ok(database) = call.control().writable_database().await else {
@@ -173,11 +205,11 @@ pub(in crate::server::admin) async fn logout(call: Call) -> EndpointResult {
         call.service.access.forget_recent(&session);
         if call.caller()?.kind == CallerKind::User {
             let author = call.author("")?;
-            call.control()
-                .writable_database()
-                .await?
-                .delete_session(&session, &author)
-                .await?;
+            let database = call.control().writable_database().await?;
+            match database.delete_session(&session, &author).await {
+                Ok(()) | Err(DatabaseError::Missing(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
     }
     Ok(Reply::empty().with_header(SET_COOKIE, &removal(&call)))
@@ -206,142 +238,10 @@ pub(in crate::server::admin) async fn me(call: Call) -> EndpointResult {
     })))
 }
 
-pub(in crate::server::admin) async fn users(call: Call) -> EndpointResult {
-    principals(&call, PrincipalKind::User).await
-}
-
-pub(in crate::server::admin) async fn tokens(call: Call) -> EndpointResult {
-    principals(&call, PrincipalKind::Token).await
-}
-
-async fn principals(call: &Call, kind: PrincipalKind) -> EndpointResult {
-    call.check_unrestricted()?;
-    let limit = call.limit(1_000)?;
-    let after: Option<String> = call.after()?;
-    let mut all = call.database()?.principals().await?;
-    all.retain(|principal| principal.kind == kind && after.as_ref().is_none_or(|after| principal.name > *after));
-    all.sort_by(|one, other| one.name.cmp(&other.name));
-    let next = match all.len() > limit {
-        true => all.get(limit - 1).and_then(|last| call.cursor(&last.name)),
-        false => None,
-    };
-    Ok(Reply::page(all.iter().take(limit).map(principal_item).collect(), next))
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PrincipalBody {
-    name: String,
-    role: Role,
-    #[serde(default)]
-    domains: Vec<String>,
-    password: Option<String>,
-    #[serde(default)]
-    expires_at: u64,
-    #[serde(default)]
-    reason: String,
-}
-
-pub(in crate::server::admin) async fn add_user(call: Call) -> EndpointResult {
-    let mut body: PrincipalBody = call.json()?;
-    check_name(&body.name)?;
-    let generated = body.password.is_none().then(|| random_hex(16));
-    let password = generated.clone().or(body.password.take()).unwrap_or_default();
-    let principal = new_user(&call, &body.name, body.role, password).await?;
-    add(&call, principal, body, generated.map(|password| ("password", password))).await
-}
-
-pub(in crate::server::admin) async fn add_token(call: Call) -> EndpointResult {
-    let body: PrincipalBody = call.json()?;
-    if body.password.is_some() {
-        return Err(AdminProblem::field(
-            "password",
-            "a token has none; its secret is generated",
-        ));
-    }
-    check_name(&body.name)?;
-    let (principal, token) = new_token(&body.name, body.role);
-    add(&call, principal, body, Some(("token", token))).await
-}
-
-async fn add(
-    call: &Call,
-    principal: Principal,
-    body: PrincipalBody,
-    secret: Option<(&'static str, String)>,
-) -> EndpointResult {
-    call.check_unrestricted()?;
-    if body.domains.len() > DOMAINS_MAX {
-        return Err(AdminProblem::field("domains", format!("more than {DOMAINS_MAX}")));
-    }
-    let principal = Principal {
-        domains: body.domains,
-        expires_at: body.expires_at,
-        created_by: call.caller()?.name.clone(),
-        ..principal
-    };
-    let author = call.author(&body.reason)?;
-    let mut item = principal_item(&principal);
-    if call.query.flag("dry_run")? {
-        if call.database()?.principal_by_name(&principal.name).await?.is_some() {
-            return Err(DatabaseError::Exists(principal.name).into());
-        }
-        insert(&mut item, "dry_run", true);
-        return Ok(Reply::ok(&item));
-    }
-    call.control()
-        .writable_database()
-        .await?
-        .add_principal(principal, &author)
-        .await?;
-    call.service.access.close_setup();
-    if let Some((name, secret)) = secret {
-        insert(&mut item, name, secret);
-    }
-    Ok(Reply::json(StatusCode::CREATED, &item))
-}
-
-pub(in crate::server::admin) async fn disable_user(call: Call) -> EndpointResult {
-    disable(&call, PrincipalKind::User).await
-}
-
-pub(in crate::server::admin) async fn revoke_token(call: Call) -> EndpointResult {
-    disable(&call, PrincipalKind::Token).await
-}
-
-async fn disable(call: &Call, kind: PrincipalKind) -> EndpointResult {
-    call.check_unrestricted()?;
-    let name = call.query.require("name")?;
-    let author = call.author(call.query.get("reason").unwrap_or_default())?;
-    let database = call.control().writable_database().await?;
-    let all = database.principals().await?;
-    let found = all
-        .iter()
-        .find(|principal| principal.name == name && principal.kind == kind);
-    let found = found.ok_or_else(|| AdminProblem::not_found("there is no such principal"))?;
-    let is_admin =
-        |principal: &&Principal| principal.role == Role::Admin && is_active(principal) && principal.domains.is_empty();
-    let has_other = all.iter().filter(is_admin).any(|principal| principal.id != found.id)
-        || call
-            .service
-            .options
-            .settings
-            .tokens
-            .iter()
-            .any(|token| token.role == Role::Admin);
-    if is_admin(&found) && !has_other {
-        let detail = "this is the last admin; add another one first";
-        return Err(AdminProblem::new(StatusCode::CONFLICT, "last-admin", detail));
-    }
-    if !call.query.flag("dry_run")? {
-        database.disable_principal(&found.id, &author).await?;
-        call.service.access.forget_principal(&found.id);
-    }
-    Ok(Reply::empty())
-}
-
 pub(in crate::server::admin) async fn sessions(call: Call) -> EndpointResult {
     call.check_unrestricted()?;
+    let limit = call.limit(1_000)?;
+    let after: Option<(u64, String)> = call.after()?;
     let database = call.database()?;
     let principals = database.principals().await?;
     let name = |id: &str| {
@@ -350,8 +250,19 @@ pub(in crate::server::admin) async fn sessions(call: Call) -> EndpointResult {
             .find(|principal| principal.id == id)
             .map(|found| found.name.clone())
     };
-    let sessions = database.sessions().await?;
-    let items = sessions.iter().take(SESSIONS_MAX).map(|session| {
+    // The newest first, and of one time by their hash.
+    let mut found = database.sessions().await?;
+    found.retain(|session| {
+        let is_later = |(at, hash): &(u64, String)| {
+            session.created_at < *at || (session.created_at == *at && session.id_hash.to_string() > *hash)
+        };
+        after.as_ref().is_none_or(is_later)
+    });
+    let next = match (found.len() > limit, found.get(limit - 1)) {
+        (true, Some(last)) => call.cursor(&(last.created_at, last.id_hash.to_string())),
+        _ => None,
+    };
+    let items = found.iter().take(limit).map(|session| {
         json!({
             "id": session.id_hash.to_string().get(..16),
             "principal": name(&session.principal),
@@ -361,18 +272,21 @@ pub(in crate::server::admin) async fn sessions(call: Call) -> EndpointResult {
             "address": session.address,
         })
     });
-    Ok(Reply::page(items.collect(), None))
+    Ok(Reply::page(items.collect(), next))
 }
 
 pub(in crate::server::admin) async fn end_sessions(call: Call) -> EndpointResult {
     call.check_unrestricted()?;
     let name = call.query.require("principal")?;
     let author = call.author(call.query.get("reason").unwrap_or_default())?;
-    let database = call.control().writable_database().await?;
-    let found = database.principal_by_name(name).await?;
+    let is_dry_run = call.query.flag("dry_run")?;
+    let found = call.database()?.principal_by_name(name).await?;
     let found = found.ok_or_else(|| AdminProblem::not_found("there is no such principal"))?;
-    database.delete_sessions_of(&found.id, &author).await?;
-    call.service.access.forget_principal(&found.id);
+    if !is_dry_run {
+        let database = call.control().writable_database().await?;
+        database.delete_sessions_of(&found.id, &author).await?;
+        call.service.access.forget_principal(&found.id);
+    }
     Ok(Reply::empty())
 }
 
@@ -411,85 +325,9 @@ fn removal(call: &Call) -> String {
     format!("{}; Max-Age=0", cookie(call, ""))
 }
 
-async fn new_user(call: &Call, name: &str, role: Role, password: String) -> Result<Principal, AdminProblem> {
-    if password.chars().count() < PASSWORD_MIN || password.len() > PASSWORD_BYTES_MAX {
-        let detail =
-            format!("a password has at least {PASSWORD_MIN} characters, and at most {PASSWORD_BYTES_MAX} bytes");
-        return Err(AdminProblem::field("password", detail));
-    }
-    let secret = call
-        .service
-        .access
-        .passwords
-        .hash(password)
-        .await
-        .map_err(hashing_failed)?;
-    Ok(principal(random_hex(8), PrincipalKind::User, name, role, secret))
-}
-
-/// A token's principal, and the token.
-fn new_token(name: &str, role: Role) -> (Principal, String) {
-    let (id, secret) = (random_hex(8), random_hex(32));
-    let token = format!("tgt_{id}_{secret}");
-    let hash = digest(secret.as_bytes()).to_string();
-    (principal(id, PrincipalKind::Token, name, role, hash), token)
-}
-
-fn principal(id: String, kind: PrincipalKind, name: &str, role: Role, secret: String) -> Principal {
-    Principal {
-        id,
-        kind,
-        name: name.to_owned(),
-        role,
-        domains: Vec::new(),
-        secret,
-        created_at: now_ms(),
-        created_by: String::new(),
-        expires_at: 0,
-        seen_at: 0,
-        disabled_at: 0,
-    }
-}
-
-fn check_name(name: &str) -> Result<(), AdminProblem> {
-    let is_valid = |character: char| character.is_alphanumeric() || "._-@+".contains(character);
-    let is_reserved = ["system", "anonymous", "view", "setup"].contains(&name);
-    match (1..=64).contains(&name.len()) && name.chars().all(is_valid) && !is_reserved {
-        true => Ok(()),
-        false => Err(AdminProblem::field(
-            "name",
-            "1 to 64 letters, digits and `._-@+`; `system` and the like are reserved",
-        )),
-    }
-}
-
-/// A principal without its secret.
-fn principal_item(principal: &Principal) -> Value {
-    json!({
-        "id": principal.id,
-        "kind": principal.kind,
-        "name": principal.name,
-        "role": role_name(principal.role),
-        "domains": principal.domains,
-        "created_at": principal.created_at,
-        "created_by": principal.created_by,
-        "expires_at": principal.expires_at,
-        "seen_at": principal.seen_at,
-        "disabled_at": principal.disabled_at,
-    })
-}
-
-fn insert(item: &mut Value, name: &str, value: impl Into<Value>) {
-    if let Value::Object(members) = item {
-        members.insert(name.to_owned(), value.into());
-    }
-}
-
-fn hashing_failed(_: HashingError) -> AdminProblem {
+/// The problem of a password that could not be hashed.
+pub(super) fn hashing_failed(_: HashingError) -> AdminProblem {
     AdminProblem::busy("the password could not be hashed; retry")
 }
 
-const PASSWORD_MIN: usize = 12;
-const PASSWORD_BYTES_MAX: usize = 1_024;
-const DOMAINS_MAX: usize = 100;
-const SESSIONS_MAX: usize = 1_000;
+pub(super) const PASSWORD_BYTES_MAX: usize = 1_024;

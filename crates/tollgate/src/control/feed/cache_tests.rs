@@ -1,0 +1,378 @@
+//! Several control planes on one shared store: what one of them commits, the others apply, and nothing else.
+
+use super::Signer;
+use super::claim::{CLAIM, Claim};
+use super::head::{CacheHead, HEAD};
+use crate::config::{DataDir, Sources};
+use crate::control::database::now_ms;
+use crate::control::model::{Author, DatabaseHead, Digest, Grammar, SetFile};
+use crate::control::{
+    Control, ControlOptions, ControlResult, ControlSecret, ControlStatus, DatabaseChoice, PublishOptions, PublishSet,
+    RowWrite, RulesOrigin, WriteOptions, Written,
+};
+use crate::rule_source::ConfigLoader;
+use crate::server::gate::Gate;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use tokio::task::JoinHandle;
+use tollgate_limiter::store::memory::Memory;
+use tollgate_limiter::store::redis::{CacheWrite, ConfigCache, Redis};
+use tollgate_limiter::testing::admin::{connect, query};
+use tollgate_limiter::testing::eventually;
+use tollgate_limiter::testing::servers::{Server, ServerKind};
+
+const SECRET: &str = "a secret of more than 32 characters";
+const FILE_LAYER: &str = "rules:\n  - id: plan\n    per: merchant\n    limit: 2/min\n";
+const SET: &str = "rules:\n  - id: search\n    per: merchant\n    limit: 7/min\n";
+const TTL: Duration = Duration::from_secs(60);
+
+/// One instance, in a folder of its own.
+struct Instance {
+    control: Control,
+    task: JoinHandle<()>,
+    folder: PathBuf,
+}
+
+impl Instance {
+    async fn start(choice: DatabaseChoice, server: &Server) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("tollgate-feed-{}-{count}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("tollgate.yaml"), FILE_LAYER).unwrap();
+        Self::open(choice, server, folder).await
+    }
+
+    async fn open(choice: DatabaseChoice, server: &Server, folder: PathBuf) -> Self {
+        let mut loader = ConfigLoader::new(Sources {
+            file: Some(folder.join("tollgate.yaml")),
+            variables: Vec::new(),
+            store: None,
+            set: Vec::new(),
+        });
+        let snapshot = loader.load().unwrap();
+        let gate = Arc::new(Gate::new(snapshot.rules, Arc::new(Memory::options().build())));
+        let data_dir = DataDir {
+            path: folder.join("data"),
+            is_configured: true,
+        };
+        let options = ControlOptions {
+            secret: ControlSecret::new(SECRET),
+            poll: Duration::from_millis(100),
+            database_poll: Duration::from_millis(200),
+            is_managed: true,
+            ..ControlOptions::default()
+        };
+        let loader = Arc::new(tokio::sync::Mutex::new(loader));
+        let control = Control::start(&choice, &data_dir, options, gate, loader, Some(cache(server)));
+        let control = control.await.unwrap();
+        let task = tokio::spawn(control.clone().run());
+        Self { control, task, folder }
+    }
+
+    /// Stops it, and starts it again in the same folder.
+    async fn restart(self, choice: DatabaseChoice, server: &Server, prepare: impl FnOnce(&Path)) -> Self {
+        self.task.abort();
+        let folder = self.folder.clone();
+        let held = Arc::downgrade(&self.control.parts);
+        drop(self);
+        eventually("the end of its tasks", async || held.strong_count() == 0).await;
+        prepare(&folder.join("data"));
+        Self::open(choice, server, folder).await
+    }
+
+    async fn row(&self, merchant: &str, terms: &str) -> ControlResult<Written> {
+        let row = RowWrite {
+            domain: "default".to_owned(),
+            rule: "plan".to_owned(),
+            subject: [("merchant".to_owned(), merchant.to_owned())].into(),
+            terms: Some(terms.to_owned()),
+            note: String::new(),
+            expires_at: 0,
+        };
+        self.control.write_row(row, &WriteOptions::default(), author()).await
+    }
+
+    async fn publish(&self, text: &str) {
+        let file = SetFile {
+            path: "shop.yaml".to_owned(),
+            grammar: Grammar::Own,
+            text: text.to_owned(),
+        };
+        let set = PublishSet::Files(vec![file]);
+        let options = PublishOptions {
+            skip_prepare: true,
+            ..PublishOptions::default()
+        };
+        self.control.publish(set, &options, author()).await.unwrap();
+    }
+
+    /// Waits until it has what another one has.
+    async fn equals(&self, other: &Self) {
+        eventually("the same state", async || {
+            let (own, other) = (self.control.status(), other.control.status());
+            (own.chain, own.digest, own.revision) == (other.chain, other.digest, other.revision)
+        })
+        .await;
+    }
+
+    fn status(&self) -> ControlStatus {
+        self.control.status()
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+fn author() -> Author {
+    Author {
+        actor: "anna".to_owned(),
+        via: "api".to_owned(),
+        ..Author::default()
+    }
+}
+
+fn cache(server: &Server) -> ConfigCache {
+    ConfigCache::new(Redis::options(&server.url()).unwrap())
+}
+
+async fn has_head(server: &Server) -> bool {
+    cache(server)
+        .read(&[HEAD])
+        .await
+        .is_ok_and(|mut values| values.pop().flatten().is_some())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_and_sets_reach_followers_with_and_without_messages() {
+    let server = Server::start(ServerKind::Redis70);
+    let service = Instance::start(DatabaseChoice::DataDir, &server).await;
+    let followers = [
+        Instance::start(DatabaseChoice::None, &server).await,
+        Instance::start(DatabaseChoice::None, &server).await,
+    ];
+    assert!(
+        followers.iter().all(|follower| follower.control.is_waiting()),
+        "an absence is not a fact"
+    );
+    service.row("m_1", "20/min").await.unwrap();
+    for follower in &followers {
+        follower.equals(&service).await;
+        assert!(!follower.control.is_waiting());
+        assert_eq!(follower.status().source, RulesOrigin::Cache);
+    }
+    service.publish(SET).await;
+    for follower in &followers {
+        follower.equals(&service).await;
+        assert!(follower.control.has_rule("default", "search"));
+        assert_eq!(follower.row("m_1", "1/s").await.unwrap_err().code(), "no-database");
+    }
+    let mut connection = connect(&server);
+    let _: i64 = query(&mut connection, &["CLIENT", "KILL", "TYPE", "pubsub"]);
+    for number in 0..30 {
+        service.row(&format!("m_{number}"), "30/min").await.unwrap();
+    }
+    for follower in &followers {
+        follower.equals(&service).await;
+    }
+    let keys: Vec<String> = query(&mut connection, &["KEYS", "tg:{cfg}:*"]);
+    assert!(keys.len() >= 6, "{keys:?}");
+    for key in &keys {
+        let ttl: i64 = query(&mut connection, &["PTTL", key]);
+        assert!(ttl > 0, "{key} has no TTL");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_empty_store_is_filled_again_and_starts_new_instances() {
+    let server = Server::start(ServerKind::Valkey);
+    let service = Instance::start(DatabaseChoice::DataDir, &server).await;
+    service.publish(SET).await;
+    service.row("m_1", "20/min").await.unwrap();
+    eventually("a head", async || has_head(&server).await).await;
+    let mut connection = connect(&server);
+    let _: () = query(&mut connection, &["FLUSHALL"]);
+    eventually("a head again", async || has_head(&server).await).await;
+    // Nobody is left but the store.
+    let expected = service.status();
+    drop(service);
+    let late = Instance::start(DatabaseChoice::None, &server).await;
+    let status = late.status();
+    assert_eq!(
+        (status.chain, status.digest),
+        (expected.chain, expected.digest),
+        "within its start"
+    );
+    assert!(late.control.has_rule("default", "search") && status.override_rows == 1);
+    // Then not even that: it starts from its disk.
+    let other = Server::start(ServerKind::Redis70);
+    let late = late.restart(DatabaseChoice::None, &other, |_| {}).await;
+    assert_eq!(
+        (late.status().chain, late.status().source),
+        (expected.chain, RulesOrigin::Disk)
+    );
+    assert!(!late.control.is_waiting());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forged_head_changes_nothing_and_is_replaced() {
+    let server = Server::start(ServerKind::Redis70);
+    let service = Instance::start(DatabaseChoice::DataDir, &server).await;
+    let follower = Instance::start(DatabaseChoice::None, &server).await;
+    service.row("m_1", "20/min").await.unwrap();
+    follower.equals(&service).await;
+    let before = follower.status();
+    let forger = Signer::new(Some(b"another secret"), cache(&server).prefix());
+    let forged = CacheHead {
+        head: DatabaseHead {
+            database_id: before.database.id.clone().unwrap(),
+            epoch: before.epoch + 1,
+            revision: 1,
+            live_version: 0,
+            chain: Digest::default(),
+        },
+        set: Digest::default(),
+        issued: now_ms(),
+    };
+    let value = forged.encode(&forger).into_bytes();
+    let write = |value: &[u8]| {
+        let value = value.to_vec();
+        let cache = cache(&server);
+        async move {
+            let set = CacheWrite::Set {
+                name: HEAD,
+                value: &value,
+                ttl: TTL,
+            };
+            cache.write(&[set]).await.unwrap();
+        }
+    };
+    write(&value).await;
+    eventually("the genuine head again", async || {
+        let found = cache(&server).read(&[HEAD]).await.unwrap().pop().flatten();
+        found.is_some_and(|found| found != value)
+    })
+    .await;
+    follower.equals(&service).await;
+    assert_eq!(
+        (follower.status().epoch, follower.status().chain),
+        (before.epoch, before.chain)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_databases_one_is_written() {
+    let server = Server::start(ServerKind::Redis70);
+    let first = Instance::start(DatabaseChoice::DataDir, &server).await;
+    let second = Instance::start(DatabaseChoice::DataDir, &server).await;
+    let results = tokio::join!(first.row("m_1", "20/min"), second.row("m_1", "30/min"));
+    let codes: Vec<&str> = [&results.0, &results.1]
+        .into_iter()
+        .map(|result| result.as_ref().map_or_else(|error| error.code(), |_| "done"))
+        .collect();
+    let (winner, loser) = match codes.as_slice() {
+        ["done", "other-database"] => (&first, &second),
+        ["other-database", "done"] => (&second, &first),
+        other => panic!("{other:?}"),
+    };
+    loser.equals(winner).await;
+    let error = loser.row("m_2", "20/min").await.unwrap_err();
+    assert_eq!(error.code(), "other-database", "{error}");
+    assert!(!loser.folder.join("data/control.db").exists(), "no second database");
+    // Even when the claim has lapsed.
+    let mut connection = connect(&server);
+    let _: () = query(&mut connection, &["FLUSHALL"]);
+    assert_eq!(loser.row("m_2", "20/min").await.unwrap_err().code(), "other-database");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_cannot_be_checked_creates_nothing() {
+    let mut server = Server::start(ServerKind::Redis70);
+    let instance = Instance::start(DatabaseChoice::DataDir, &server).await;
+    server.kill();
+    let error = instance.row("m_1", "20/min").await.unwrap_err();
+    assert_eq!(error.code(), "database-unavailable", "{error}");
+    assert!(!instance.folder.join("data/control.db").exists());
+    server.revive();
+    eventually("a write", async || instance.row("m_1", "20/min").await.is_ok()).await;
+    // A database that exists is written without the store.
+    server.kill();
+    eventually("a write without the store", async || {
+        instance.row("m_2", "20/min").await.is_ok()
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restored_database_is_behind_until_it_is_adopted() {
+    let server = Server::start(ServerKind::Redis70);
+    let service = Instance::start(DatabaseChoice::DataDir, &server).await;
+    let follower = Instance::start(DatabaseChoice::None, &server).await;
+    service.publish(SET).await;
+    follower.equals(&service).await;
+    let copy = |data: &Path, from: &str, to: &str| {
+        for suffix in ["", "-wal", "-shm"] {
+            let (from, to) = (data.join(format!("{from}{suffix}")), data.join(format!("{to}{suffix}")));
+            let _ = std::fs::remove_file(&to);
+            let _ = std::fs::copy(from, to);
+        }
+    };
+    let service = service
+        .restart(DatabaseChoice::DataDir, &server, |data| {
+            copy(data, "control.db", "backup.db")
+        })
+        .await;
+    service.row("m_1", "20/min").await.unwrap();
+    service.row("m_1", "30/min").await.unwrap();
+    follower.equals(&service).await;
+    let before = follower.status();
+    let service = service
+        .restart(DatabaseChoice::DataDir, &server, |data| {
+            copy(data, "backup.db", "control.db");
+            std::fs::remove_dir_all(data.join("rules")).unwrap();
+        })
+        .await;
+    eventually("control_regressed", async || service.status().regressed.is_some()).await;
+    assert_eq!(
+        service.row("m_2", "5/min").await.unwrap_err().code(),
+        "database-regressed"
+    );
+    assert_eq!(
+        (follower.status().revision, follower.status().chain),
+        (before.revision, before.chain)
+    );
+
+    let head = service.control.adopt(author()).await.unwrap();
+    assert!(head.epoch > before.epoch && head.revision > before.revision, "{head:?}");
+    follower.equals(&service).await;
+    assert_eq!(follower.status().epoch, head.epoch);
+    assert!(follower.control.has_rule("default", "search") && follower.status().override_rows == 0);
+    service.row("m_2", "5/min").await.unwrap();
+    follower.equals(&service).await;
+    let claim = cache(&server).read(&[CLAIM]).await.unwrap().pop().flatten().unwrap();
+    let signer = Signer::new(Some(SECRET.as_bytes()), cache(&server).prefix());
+    assert_eq!(Claim::parse(&claim, &signer).unwrap().database_id, head.database_id);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_log_is_replaced_by_a_snapshot() {
+    let server = Server::start(ServerKind::Redis70);
+    let service = Instance::start(DatabaseChoice::DataDir, &server).await;
+    service.row("m_1", "20/min").await.unwrap();
+    service.row("m_2", "20/min").await.unwrap();
+    eventually("a head", async || has_head(&server).await).await;
+    let mut connection = connect(&server);
+    let _: i64 = query(&mut connection, &["DEL", "tg:{cfg}:log"]);
+    let _: String = query(&mut connection, &["XADD", "tg:{cfg}:log", "9999999999999-1", "c", "x"]);
+    let _: i64 = query(&mut connection, &["DEL", "tg:{cfg}:rows"]);
+    service.row("m_3", "20/min").await.unwrap();
+    let late = Instance::start(DatabaseChoice::None, &server).await;
+    late.equals(&service).await;
+    assert_eq!(late.status().override_rows, 3);
+}

@@ -1,0 +1,230 @@
+//! All rows and attributes at one position as one value of the cache, and the pointer to the latest ones.
+
+use super::Signer;
+use super::head::number;
+use super::parts::{Manifest, ManifestKind, cut, inflate};
+use crate::control::model::{DatabaseHead, Digest, OverrideRow, SubjectAttribute};
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, BufReader, Read};
+
+/// All rows and attributes at one position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowSnapshot {
+    /// The position.
+    pub head: DatabaseHead,
+    /// The digest of the live version's files; zero: none yet.
+    pub set: Digest,
+    /// The revision of the last publish; 0: none.
+    pub set_revision: u64,
+    /// All rows.
+    pub rows: Vec<OverrideRow>,
+    /// All attributes.
+    pub attributes: Vec<SubjectAttribute>,
+}
+
+/// The revisions of the snapshots that the cache has: the latest first, at most two.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SnapshotList {
+    /// Their epoch.
+    pub epoch: u64,
+    /// Their revisions.
+    pub revisions: Vec<u64>,
+}
+
+/// The name of the list's key.
+pub const SNAPSHOTS: &str = "rows";
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+enum Line {
+    Row(OverrideRow),
+    Attribute(SubjectAttribute),
+}
+
+impl RowSnapshot {
+    /// The manifest and the parts.
+    pub fn encode(&self) -> (Manifest, Vec<Vec<u8>>) {
+        let mut text = Vec::new();
+        let rows = self.rows.iter().cloned().map(Line::Row);
+        for line in rows.chain(self.attributes.iter().cloned().map(Line::Attribute)) {
+            // Texts, numbers and maps with text keys always encode.
+            text.extend(serde_json::to_vec(&line).unwrap_or_default());
+            text.push(b'\n');
+        }
+        let kind = ManifestKind::Rows {
+            head: self.head.clone(),
+            set: self.set,
+            set_revision: self.set_revision,
+        };
+        cut(kind, &text)
+    }
+
+    /// Reads a snapshot from its manifest, which was parsed, and its parts.
+    ///
+    /// # Errors
+    /// Parts that no instance has written, or more than a million rows or attributes.
+    pub fn decode(manifest: &Manifest, parts: &[Vec<u8>]) -> Result<Self, String> {
+        let ManifestKind::Rows {
+            head,
+            set,
+            set_revision,
+        } = &manifest.kind
+        else {
+            return Err("the manifest is not one of rows".to_owned());
+        };
+        let deflated = manifest.join(parts)?;
+        let mut snapshot = Self {
+            head: head.clone(),
+            set: *set,
+            set_revision: *set_revision,
+            rows: Vec::new(),
+            attributes: Vec::new(),
+        };
+        let name = manifest.kind.name();
+        snapshot
+            .read_lines(&deflated)
+            .map_err(|error| format!("the cached {name} cannot be used: {error}"))?;
+        Ok(snapshot)
+    }
+
+    /// Line by line, so that a value of nothing but zeros ends at the first bound.
+    fn read_lines(&mut self, deflated: &[u8]) -> Result<(), String> {
+        let mut reader = BufReader::new(inflate(deflated, INFLATED_BYTES_MAX));
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let mut bounded = reader.by_ref().take(LINE_BYTES_MAX);
+            let count = bounded
+                .read_until(b'\n', &mut line)
+                .map_err(|error| error.to_string())?;
+            if count == 0 {
+                return Ok(());
+            }
+            let text = line.strip_suffix(b"\n").ok_or("a line is cut, or too long")?;
+            match serde_json::from_slice(text).map_err(|error| error.to_string())? {
+                Line::Row(row) => self.rows.push(row),
+                Line::Attribute(attribute) => self.attributes.push(attribute),
+            }
+            if self.rows.len() > ITEMS_MAX || self.attributes.len() > ITEMS_MAX {
+                return Err("it has more rows or attributes than are accepted".to_owned());
+            }
+        }
+    }
+}
+
+impl SnapshotList {
+    /// The value of its key.
+    pub fn encode(&self, signer: &Signer) -> String {
+        let mut text = format!("{FORMAT} {}", self.epoch);
+        for revision in &self.revisions {
+            text.push_str(&format!(" {revision}"));
+        }
+        signer.seal(SNAPSHOTS, &text)
+    }
+
+    /// Reads the value of its key; none if no instance has written it.
+    pub fn parse(value: &[u8], signer: &Signer) -> Option<Self> {
+        if value.len() > LIST_BYTES_MAX {
+            return None;
+        }
+        let mut fields = signer.open(SNAPSHOTS, value)?.split(' ');
+        if number(fields.next()?)? != FORMAT {
+            return None;
+        }
+        let list = Self {
+            epoch: number(fields.next()?)?,
+            revisions: fields.map(number).collect::<Option<_>>()?,
+        };
+        (list.revisions.len() <= SNAPSHOTS_MAX).then_some(list)
+    }
+
+    /// The list with a newer snapshot, and the revisions that it does not have any more.
+    pub fn with(&self, epoch: u64, revision: u64) -> (Self, Vec<u64>) {
+        let mut revisions = vec![revision];
+        let others = self.revisions.iter().copied().filter(|other| *other != revision);
+        let mut dropped = Vec::new();
+        for other in others {
+            match self.epoch == epoch && revisions.len() < SNAPSHOTS_MAX {
+                true => revisions.push(other),
+                false => dropped.push(other),
+            }
+        }
+        (Self { epoch, revisions }, dropped)
+    }
+}
+
+const FORMAT: u64 = 1;
+const SNAPSHOTS_MAX: usize = 2;
+const LIST_BYTES_MAX: usize = 512;
+const ITEMS_MAX: usize = 1_000_000;
+/// The longest row: a subject of 16 values, its terms and its note, escaped.
+const LINE_BYTES_MAX: u64 = 256 << 10;
+const INFLATED_BYTES_MAX: u64 = 1 << 30;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_reads_as_it_was_written() {
+        let signer = Signer::new(Some(b"secret"), "tg");
+        let snapshot = RowSnapshot {
+            head: DatabaseHead {
+                database_id: "abc".to_owned(),
+                epoch: 1,
+                revision: 7,
+                live_version: 2,
+                chain: Digest([4; 32]),
+            },
+            set: Digest([5; 32]),
+            set_revision: 3,
+            rows: vec![OverrideRow {
+                domain: "default".to_owned(),
+                rule: "plan".to_owned(),
+                subject: [("merchant".to_owned(), "m_\n42".to_owned())].into(),
+                terms: "5/s".to_owned(),
+                note: String::new(),
+                expires_at: 0,
+                revision: 7,
+                actor: "anna".to_owned(),
+            }],
+            attributes: vec![SubjectAttribute {
+                source: "merchant".to_owned(),
+                subject: "m_42".to_owned(),
+                name: "tier".to_owned(),
+                value: "gold".to_owned(),
+                revision: 6,
+                actor: "anna".to_owned(),
+            }],
+        };
+        let (manifest, parts) = snapshot.encode();
+        let value = manifest.encode(&signer);
+        let read = Manifest::parse("rows:7", value.as_bytes(), &signer).unwrap();
+        assert_eq!(RowSnapshot::decode(&read, &parts), Ok(snapshot));
+        assert!(
+            Manifest::parse("rows:8", value.as_bytes(), &signer).is_err(),
+            "under another name"
+        );
+    }
+
+    #[test]
+    fn the_last_two_snapshots_are_kept() {
+        let signer = Signer::new(None, "tg");
+        let mut list = SnapshotList::default();
+        for (epoch, revision, kept, dropped) in [
+            (1, 10, vec![10], vec![]),
+            (1, 20, vec![20, 10], vec![]),
+            (1, 20, vec![20, 10], vec![]),
+            (1, 30, vec![30, 20], vec![10]),
+            (2, 31, vec![31], vec![30, 20]),
+        ] {
+            let (next, gone) = list.with(epoch, revision);
+            assert_eq!((&next.revisions, gone), (&kept, dropped));
+            assert_eq!(
+                SnapshotList::parse(next.encode(&signer).as_bytes(), &signer),
+                Some(next.clone())
+            );
+            list = next;
+        }
+    }
+}

@@ -1,0 +1,421 @@
+//! Tests of several control planes on one shared store, and on one PostgreSQL database.
+
+use super::link::STATUS_BYTES_MAX;
+use super::*;
+use crate::config::{DataDir, Sources};
+use crate::control::feed::Signer;
+use crate::control::model::{Author, Grammar, SetFile};
+use crate::control::{
+    ControlError, ControlOptions, ControlResult, ControlSecret, DatabaseChoice, PublishOptions, PublishSet, Published,
+};
+use crate::rule_source::ConfigLoader;
+use crate::server::gate::Gate;
+use std::sync::atomic::{AtomicU32, Ordering};
+use tokio::task::JoinHandle;
+use tollgate_limiter::store::memory::Memory;
+use tollgate_limiter::store::redis::{CacheWrite, ConfigCache, Redis};
+use tollgate_limiter::testing::eventually;
+use tollgate_limiter::testing::servers::{Server, ServerKind};
+use tollgate_test_kit::postgres::Postgres;
+
+const SECRET: &str = "a secret of more than 32 characters";
+const FILE_LAYER: &str = "rules:\n  - id: plan\n    per: merchant\n    limit: 2/min\n";
+const SET: &str = "rules:\n  - id: extra\n    per: merchant\n    limit: 5/min\n";
+const OTHER_SET: &str = "rules:\n  - id: extra\n    per: merchant\n    limit: 6/min\n";
+
+/// One instance, in a folder of its own.
+struct Member {
+    control: Control,
+    task: JoinHandle<()>,
+}
+
+impl Member {
+    async fn start(choice: &DatabaseChoice, file_layer: &str, cache: Option<ConfigCache>) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("tollgate-fleet-{}-{count}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("tollgate.yaml"), file_layer).unwrap();
+        let mut loader = ConfigLoader::new(Sources {
+            file: Some(folder.join("tollgate.yaml")),
+            variables: Vec::new(),
+            store: None,
+            set: Vec::new(),
+        });
+        let snapshot = loader.load().unwrap();
+        let gate = Arc::new(Gate::new(snapshot.rules, Arc::new(Memory::options().build())));
+        let data_dir = DataDir {
+            path: folder.join("data"),
+            is_configured: true,
+        };
+        let options = ControlOptions {
+            secret: ControlSecret::new(SECRET),
+            poll: Duration::from_millis(100),
+            prepare_timeout: Duration::from_secs(PREPARE_SECONDS),
+            start_without: true,
+            ..ControlOptions::default()
+        };
+        let loader = Arc::new(tokio::sync::Mutex::new(loader));
+        let control = Control::start(choice, &data_dir, options, gate, loader, cache)
+            .await
+            .unwrap();
+        let task = tokio::spawn(control.clone().run());
+        Self { control, task }
+    }
+
+    fn id(&self) -> &str {
+        self.control.instance()
+    }
+
+    async fn publish(&self, text: &str, options: PublishOptions) -> ControlResult<Published> {
+        let file = SetFile {
+            path: "extra.yaml".to_owned(),
+            grammar: Grammar::Own,
+            text: text.to_owned(),
+        };
+        let options = PublishOptions {
+            wait: Duration::ZERO,
+            ..options
+        };
+        let set = PublishSet::Files(vec![file]);
+        self.control.publish(set, &options, author()).await
+    }
+
+    /// Waits until it sees so many instances.
+    async fn sees(&self, count: usize) {
+        eventually("all instances", async || {
+            self.control.instances().await.instances.len() == count
+        })
+        .await;
+    }
+
+    fn has_compiled(&self) -> bool {
+        self.control.parts.prepared().is_some()
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// The wait for votes: long enough for a busy machine where all vote.
+const PREPARE_SECONDS: u64 = 10;
+
+fn author() -> Author {
+    Author {
+        actor: "anna".to_owned(),
+        via: "api".to_owned(),
+        ..Author::default()
+    }
+}
+
+fn cache(server: &Server) -> ConfigCache {
+    ConfigCache::new(Redis::options(&server.url()).unwrap())
+}
+
+/// A control service and a number of instances that follow the shared store.
+async fn fleet(server: &Server, followers: &[&str]) -> (Member, Vec<Member>) {
+    let publisher = Member::start(&DatabaseChoice::DataDir, FILE_LAYER, Some(cache(server))).await;
+    let mut all = Vec::new();
+    for layer in followers {
+        all.push(Member::start(&DatabaseChoice::None, layer, Some(cache(server))).await);
+    }
+    publisher.sees(all.len() + 1).await;
+    (publisher, all)
+}
+
+/// An instance that reports and never votes.
+struct Mute {
+    cache: ConfigCache,
+    signer: Signer,
+}
+
+impl Mute {
+    const ID: &str = "mute";
+
+    async fn report(&self, change: impl FnOnce(&mut InstanceStatus)) {
+        let mut status = InstanceStatus {
+            formats: FORMAT,
+            at: now_ms(),
+            ..InstanceStatus::default()
+        };
+        change(&mut status);
+        let sealed = self.signer.seal("i:mute", &serde_json::to_string(&status).unwrap());
+        self.write(sealed.as_bytes()).await;
+    }
+
+    async fn write(&self, value: &[u8]) {
+        let ttl = Duration::from_secs(60);
+        let name = "i:mute";
+        let index = CacheWrite::Index {
+            member: Self::ID,
+            seen_ms: now_ms(),
+            ttl,
+        };
+        self.cache
+            .write(&[CacheWrite::Set { name, value, ttl }, index])
+            .await
+            .unwrap();
+    }
+}
+
+fn mute(publisher: &Member, server: &Server) -> Mute {
+    Mute {
+        cache: cache(server),
+        signer: publisher.control.parts.signer.clone(),
+    }
+}
+
+fn incomplete(result: ControlResult<Published>) -> Vec<String> {
+    match result {
+        Err(ControlError::PrepareIncomplete { instances, .. }) => instances,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_set_is_compiled_by_all_before_it_is_live() {
+    let server = Server::start(ServerKind::Redis70);
+    let (publisher, followers) = fleet(&server, &[FILE_LAYER, FILE_LAYER]).await;
+    let published = publisher.publish(SET, PublishOptions::default()).await.unwrap();
+    assert_eq!((published.prepared, published.version), (3, 1));
+    let digest = publisher.control.live().set_digest;
+    for follower in &followers {
+        // Kept for the swap, or in use by now.
+        let is_kept = follower
+            .control
+            .parts
+            .prepared()
+            .as_ref()
+            .is_some_and(|set| set.digest == digest);
+        assert!(is_kept || follower.control.live().set_digest == digest);
+    }
+    // Every key of the fleet goes away by itself.
+    let mut connection = tollgate_limiter::testing::admin::connect(&server);
+    let keys: Vec<String> = tollgate_limiter::testing::admin::query(&mut connection, &["KEYS", "tg:{cfg}:*"]);
+    assert!(keys.iter().any(|key| key.contains(":vote:")), "{keys:?}");
+    for key in keys {
+        let ttl: i64 = tollgate_limiter::testing::admin::query(&mut connection, &["PTTL", &key]);
+        assert!(ttl != -1, "{key}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_cannot_use_a_set_is_named_and_nothing_is_live() {
+    let server = Server::start(ServerKind::Redis70);
+    let colliding = format!("{FILE_LAYER}  - id: extra\n    per: user\n    limit: 1/min\n");
+    let (publisher, followers) = fleet(&server, &[FILE_LAYER, &colliding]).await;
+    match publisher.publish(SET, PublishOptions::default()).await {
+        Err(ControlError::FleetRejected(rejections)) => {
+            let [rejection] = &rejections[..] else {
+                panic!("{rejections:?}")
+            };
+            assert_eq!(rejection.instance, followers[1].id());
+            assert!(
+                rejection.problems.iter().any(|text| text.contains("extra")),
+                "{rejection:?}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(publisher.control.live().version, 0);
+    // Without being asked they do not stop it.
+    let skip = PublishOptions {
+        skip_prepare: true,
+        ..PublishOptions::default()
+    };
+    let published = publisher.publish(SET, skip).await.unwrap();
+    assert_eq!(published.prepared, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silence_is_no_consent_until_whoever_is_silent_has_left() {
+    let server = Server::start(ServerKind::Valkey);
+    let (publisher, followers) = fleet(&server, &[FILE_LAYER]).await;
+    let mute = mute(&publisher, &server);
+    mute.report(|_| {}).await;
+    publisher.sees(3).await;
+    assert_eq!(
+        incomplete(publisher.publish(SET, PublishOptions::default()).await),
+        [Mute::ID]
+    );
+    assert_eq!(publisher.control.live().version, 0);
+    assert!(followers[0].has_compiled());
+    // It leaves while it is waited for, and another joins, which must vote too.
+    let publishing = publisher.publish(SET, PublishOptions::default());
+    let meanwhile = async {
+        let joined = Member::start(&DatabaseChoice::None, FILE_LAYER, Some(cache(&server))).await;
+        eventually("its vote", async || joined.has_compiled()).await;
+        mute.report(|status| status.left = true).await;
+        joined
+    };
+    let (published, joined) = tokio::join!(publishing, meanwhile);
+    assert_eq!(published.unwrap().prepared, 3);
+    // One that leaves in good order is gone at once.
+    publisher.sees(3).await;
+    joined.control.leave().await;
+    publisher.sees(2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rollback_waits_for_nobody_for_long() {
+    let server = Server::start(ServerKind::Redis70);
+    let (publisher, _followers) = fleet(&server, &[FILE_LAYER]).await;
+    for text in [SET, OTHER_SET] {
+        let published = publisher.publish(text, PublishOptions::default()).await.unwrap();
+        assert!(
+            publisher
+                .control
+                .wait_applied(published.revision, Duration::from_secs(10))
+                .await
+        );
+    }
+    mute(&publisher, &server).report(|_| {}).await;
+    publisher.sees(3).await;
+    let options = PublishOptions {
+        wait: Duration::ZERO,
+        ..PublishOptions::default()
+    };
+    let rolled_back = publisher.control.rollback(Some(1), &options, author()).await.unwrap();
+    assert_eq!((rolled_back.prepared, rolled_back.changed), (2, true));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_is_too_old_is_named_and_one_with_another_secret_is_warned_of() {
+    let server = Server::start(ServerKind::Redis70);
+    let (publisher, _) = fleet(&server, &[]).await;
+    let mute = mute(&publisher, &server);
+    mute.report(|status| status.formats = FORMAT - 1).await;
+    publisher.sees(2).await;
+    match publisher.publish(SET, PublishOptions::default()).await {
+        Err(ControlError::FleetRejected(rejections)) => {
+            assert_eq!(rejections[0].instance, Mute::ID);
+            assert!(rejections[0].problems[0].contains("format"), "{rejections:?}");
+        }
+        other => panic!("{other:?}"),
+    }
+    // What is not signed with the secret, or not a status at all, counts for nothing.
+    let other = Signer::new(Some(b"another secret of 32 characters."), "tg");
+    let status = serde_json::to_string(&InstanceStatus::default()).unwrap();
+    let huge = vec![b'x'; 100_000];
+    for value in [other.seal("i:mute", &status).as_bytes(), b"x", &huge, b"\xff\xfe"] {
+        mute.write(value).await;
+        let view = publisher.control.instances().await;
+        assert_eq!(view.instances.len(), 1);
+        assert!(
+            view.warnings.iter().any(|text| text.contains("control.secret")),
+            "{view:?}"
+        );
+    }
+    assert_eq!(
+        publisher
+            .publish(SET, PublishOptions::default())
+            .await
+            .unwrap()
+            .prepared,
+        1
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_the_shared_store_a_publish_must_say_that_it_skips_the_fleet() {
+    let mut server = Server::start(ServerKind::Redis70);
+    let (publisher, _followers) = fleet(&server, &[FILE_LAYER]).await;
+    let published = publisher.publish(SET, PublishOptions::default()).await.unwrap();
+    assert!(
+        publisher
+            .control
+            .wait_applied(published.revision, Duration::from_secs(10))
+            .await
+    );
+    server.kill();
+    assert_eq!(
+        incomplete(publisher.publish(OTHER_SET, PublishOptions::default()).await),
+        Vec::<String>::new()
+    );
+    let skip = PublishOptions {
+        skip_prepare: true,
+        ..PublishOptions::default()
+    };
+    assert_eq!(publisher.publish(OTHER_SET, skip).await.unwrap().version, 3);
+    assert!(publisher.control.instances().await.error.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_shared_store_instances_meet_in_the_database() {
+    let postgres = Postgres::shared();
+    let choice = DatabaseChoice::Postgres(postgres.create_database());
+    let colliding = format!("{FILE_LAYER}  - id: extra\n    per: user\n    limit: 1/min\n");
+    let publisher = Member::start(&choice, FILE_LAYER, None).await;
+    let other = Member::start(&choice, FILE_LAYER, None).await;
+    let published = publisher.publish(SET, PublishOptions::default()).await.unwrap();
+    assert_eq!(published.prepared, 2);
+    publisher.sees(2).await;
+    // Both count for themselves.
+    eventually("a warning", async || {
+        let view = publisher.control.instances().await;
+        view.warnings.iter().any(|text| text.contains("store.url"))
+    })
+    .await;
+    eventually("the warning where operators look", async || {
+        let warnings = publisher.control.parts.gate.metrics().control.fleet_warnings();
+        warnings.is_some_and(|warnings| warnings.iter().any(|text| text.contains("store.url")))
+    })
+    .await;
+    let third = Member::start(&choice, &colliding, None).await;
+    publisher.sees(3).await;
+    match publisher.publish(OTHER_SET, PublishOptions::default()).await {
+        Err(ControlError::FleetRejected(rejections)) => assert_eq!(rejections[0].instance, third.id()),
+        other => panic!("{other:?}"),
+    }
+    third.control.leave().await;
+    publisher.sees(2).await;
+    let published = publisher.publish(OTHER_SET, PublishOptions::default()).await.unwrap();
+    assert_eq!(published.prepared, 2);
+    other.task.abort();
+}
+
+fn instance(id: &str, store: &str) -> FleetInstance {
+    FleetInstance {
+        id: id.to_owned(),
+        status: InstanceStatus {
+            store: store.to_owned(),
+            ..InstanceStatus::default()
+        },
+    }
+}
+
+#[test]
+fn counters_in_the_memory_of_several_instances_are_warned_of() {
+    let one = [instance("a", "memory"), instance("b", "redis")];
+    assert_eq!(warnings(&one, 0), Vec::<String>::new());
+    let two = [instance("a", "memory"), instance("b", "redis"), instance("c", "memory")];
+    let [warning] = &warnings(&two, 0)[..] else {
+        panic!("one warning")
+    };
+    assert!(warning.contains("(a, c)") && warning.contains("store.url"), "{warning}");
+    assert!(warnings(&one, 2)[0].contains("control.secret"));
+}
+
+#[test]
+fn a_status_fits_its_bound_and_reads_as_it_was_written() {
+    let request = PrepareRequest {
+        id: "0123456789abcdef".to_owned(),
+        from: "0123456789abcdef".to_owned(),
+        epoch: u64::MAX,
+        version: u64::MAX,
+        digest: Digest([255; 32]),
+    };
+    let status = InstanceStatus {
+        error: Some("\u{1f600}".repeat(ERROR_CHARACTERS_MAX)),
+        database_id: "d".repeat(64),
+        preparing: Some(request),
+        ..instance("a", "redis").status
+    };
+    let text = serde_json::to_string(&status).unwrap();
+    assert!(text.len() < STATUS_BYTES_MAX, "{}", text.len());
+    assert_eq!(serde_json::from_str::<InstanceStatus>(&text).unwrap(), status);
+}

@@ -1,0 +1,413 @@
+//! Override rows and subject attributes: items, lists, imports and exports.
+
+use crate::client::encoded;
+use crate::fixture::{AdminServer, Storage};
+use serde_json::{Value, json};
+
+/// Sets a row of `plan` and returns its tag.
+pub(crate) fn set_row(server: &AdminServer, merchant: &str, terms: &str) -> String {
+    let target = format!("/v1/override?rule=plan&merchant={}", encoded(merchant));
+    let body = json!({ "terms": terms });
+    let answer = server.by_admin("PUT", &target).if_absent().json(&body).expect(201);
+    answer.header("etag").unwrap().to_owned()
+}
+
+fn set_attribute(server: &AdminServer, subject: &str, value: &str) {
+    let target = format!("/v1/attribute?source=merchant&subject={}&name=tier", encoded(subject));
+    server
+        .by_admin("PUT", &target)
+        .if_absent()
+        .json(&json!({ "value": value }))
+        .expect(201);
+}
+
+#[test]
+fn a_row_is_created_read_changed_and_deleted() {
+    for storage in Storage::both() {
+        let server = AdminServer::over(&storage);
+        let target = "/v1/override?rule=plan&merchant=m_42";
+        let body = json!({ "terms": "20/min burst 5", "note": "sale", "until": "2099-12-01", "reason": "ticket 7" });
+        let created = server.by_admin("PUT", target).if_absent().json(&body).expect(201);
+        let row = created.json();
+        assert_eq!(created.header("etag"), row["etag"].as_str());
+        assert_eq!(row["etag"], format!("\"e{}-r{}\"", row["epoch"], row["revision"]));
+        assert_eq!(
+            (&row["expires_at"], &row["orphan"], &row["rejected"]),
+            (&json!(4_099_766_400_000_u64), &json!(false), &Value::Null)
+        );
+        // The subject as JSON names the same row.
+        let subject = encoded("{\"merchant\":\"m_42\"}");
+        let read = server
+            .get(&format!("/v1/override?domain=default&rule=plan&subject={subject}"))
+            .expect(200);
+        assert_eq!(read.json(), row);
+        assert_eq!(read.header("etag"), created.header("etag"));
+
+        let tag = created.header("etag").unwrap();
+        let body = json!({ "terms": "30/min" });
+        let changed = server.by_admin("PUT", target).if_match(tag).json(&body).expect(200);
+        assert!(changed.json()["revision"].as_u64() > row["revision"].as_u64());
+        server
+            .by_admin("DELETE", target)
+            .if_match(changed.header("etag").unwrap())
+            .expect(204);
+        server.get(target).refused(404, "not-found");
+        server
+            .by_admin("DELETE", target)
+            .if_match("*")
+            .refused(400, "reason-required");
+        server
+            .by_admin("DELETE", &format!("{target}&reason=x"))
+            .if_match("*")
+            .refused(404, "not-found");
+    }
+}
+
+#[test]
+fn a_row_of_an_equal_meaning_is_no_change() {
+    for storage in Storage::both() {
+        let server = AdminServer::over(&storage);
+        let tag = set_row(&server, "m_1", "60/min");
+        let revision = server.get("/v1/status").send().json()["revision"].clone();
+        for terms in ["60/min", " 60/min ", "60 / minute", "60/1min"] {
+            let body = json!({ "terms": terms });
+            let request = server
+                .by_admin("PUT", "/v1/override?rule=plan&merchant=m_1")
+                .if_match(&tag)
+                .json(&body);
+            let answer = request.send();
+            // A way to write it that is none is an error, and nothing else.
+            assert!([200, 422].contains(&answer.status), "{terms}: {}", answer.body);
+            if answer.status == 200 {
+                assert_eq!(answer.header("etag"), Some(tag.as_str()), "{terms}");
+            }
+        }
+        let same = json!({ "terms": " 60/min " });
+        server
+            .by_admin("PUT", "/v1/override?rule=plan&merchant=m_1")
+            .if_match(&tag)
+            .json(&same)
+            .expect(200);
+        assert_eq!(server.get("/v1/status").send().json()["revision"], revision);
+    }
+}
+
+#[test]
+fn rows_that_cannot_be_are_refused_with_problems() {
+    let server = AdminServer::start();
+    let put = |target: &str, body: &Value| server.by_admin("PUT", target).if_absent().json(body);
+    let target = "/v1/override?rule=plan&merchant=m_1";
+    let invalid = put(target, &json!({ "terms": "lots" })).refused(422, "invalid");
+    assert_eq!(invalid["problems"][0]["severity"], "error");
+    put("/v1/override?rule=nowhere&merchant=m_1", &json!({ "terms": "5/min" })).refused(404, "not-found");
+    let orphan = json!({ "terms": "5/min", "allow_orphan": true });
+    assert_eq!(
+        put("/v1/override?rule=nowhere&merchant=m_1", &orphan)
+            .expect(201)
+            .json()["orphan"],
+        true
+    );
+    put(target, &json!({ "terms": "0/min" })).refused(400, "reason-required");
+    put(target, &json!({ "terms": "0/min", "reason": "abuse" })).expect(201);
+    for body in [
+        json!({ "terms": "5/min", "expires_at": 1 }),
+        json!({ "terms": "5/min", "until": "yesterday" }),
+        json!({ "terms": "5/min", "until": "2001-01-01" }),
+        json!({ "terms": "5/min", "until": "2099-01-01", "expires_at": 4_099_852_800_000_u64 }),
+        json!({ "terms": 5 }),
+        json!({}),
+    ] {
+        put("/v1/override?rule=plan&merchant=m_2", &body).refused(400, "malformed");
+    }
+    put("/v1/override?rule=plan", &json!({ "terms": "5/min" })).refused(400, "malformed");
+    put("/v1/override?rule=plan&subject=%7B", &json!({ "terms": "5/min" })).refused(400, "malformed");
+    put("/v1/override?merchant=m_2", &json!({ "terms": "5/min" })).refused(400, "malformed");
+}
+
+#[test]
+fn rows_are_listed_in_pages_and_filtered_on_the_server() {
+    for storage in Storage::both() {
+        let server = AdminServer::over(&storage);
+        for number in 0..7 {
+            set_row(&server, &format!("m_{number}"), "5/min");
+        }
+        let body = json!({ "terms": "5/min", "note": "A Note", "until": "2099-01-01" });
+        server
+            .by_admin("PUT", "/v1/override?domain=shop&rule=shop-plan&merchant=zed")
+            .if_absent()
+            .json(&body)
+            .expect(201);
+        let mut seen = Vec::new();
+        let mut after = String::new();
+        loop {
+            let page = server.get(&format!("/v1/overrides?limit=3{after}")).expect(200).json();
+            let items = page["items"].as_array().unwrap();
+            assert!(items.len() <= 3);
+            seen.extend(
+                items
+                    .iter()
+                    .map(|row| row["subject"]["merchant"].as_str().unwrap().to_owned()),
+            );
+            match page["next"].as_str() {
+                Some(next) => after = format!("&after={next}"),
+                None => break,
+            }
+        }
+        assert_eq!(seen, ["m_0", "m_1", "m_2", "m_3", "m_4", "m_5", "m_6", "zed"]);
+        let count = |target: &str| server.get(target).expect(200).json()["items"].as_array().unwrap().len();
+        assert_eq!(count("/v1/overrides?domain=shop"), 1);
+        assert_eq!(count("/v1/overrides?rule=plan"), 7);
+        assert_eq!(count("/v1/overrides?q=m_3"), 1);
+        assert_eq!(count("/v1/overrides?q=a%20note"), 1);
+        assert_eq!(count("/v1/overrides?q=%25"), 0);
+        assert_eq!(count("/v1/overrides?expiring=true"), 1);
+        for wrong in [
+            "limit=0",
+            "limit=1001",
+            "limit=x",
+            "after=zz",
+            "after=00",
+            "nothing=1",
+            "expiring=maybe",
+            "limit=1&limit=2",
+        ] {
+            server.get(&format!("/v1/overrides?{wrong}")).refused(400, "malformed");
+        }
+    }
+}
+
+#[test]
+fn an_export_is_imported_again_in_both_forms() {
+    for storage in Storage::both() {
+        let server = AdminServer::over(&storage);
+        let strange = [
+            "=cmd()",
+            "+1",
+            "-1",
+            "@x",
+            "a,b",
+            "say \"hi\"",
+            "two\nlines",
+            "é",
+            "'=x",
+        ];
+        for (number, note) in strange.iter().enumerate() {
+            let target = format!("/v1/override?rule=plan&merchant={}", encoded(&format!("m {number},\"")));
+            let body = json!({ "terms": "5/min", "note": note, "until": "2099-01-01" });
+            server.by_admin("PUT", &target).if_absent().json(&body).expect(201);
+        }
+        for format in ["ndjson", "csv"] {
+            let exported = server.get(&format!("/v1/overrides/export?format={format}")).expect(200);
+            if format == "csv" {
+                assert!(
+                    exported.body.contains("'=cmd()")
+                        && exported.body.contains("'@x")
+                        && exported.body.contains("'+1")
+                        && exported.body.contains("'-1"),
+                    "{}",
+                    exported.body
+                );
+            }
+            let rows = |server: &AdminServer| {
+                let items = server.get("/v1/overrides").expect(200).json()["items"].clone();
+                let each = items
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|row| json!([row["subject"], row["note"], row["terms"], row["expires_at"]]));
+                each.collect::<Vec<Value>>()
+            };
+            let other = AdminServer::start();
+            let target = format!("/v1/overrides/import?format={format}&reason=copy");
+            let imported = other
+                .by_admin("POST", &target)
+                .body(exported.body.clone())
+                .expect(200)
+                .json();
+            assert_eq!(
+                (&imported["rows"], &imported["changed"], &imported["revisions"]),
+                (&json!(9), &json!(9), &json!(1))
+            );
+            assert_eq!(rows(&other), rows(&server), "{format}");
+            let again = other.by_admin("POST", &target).body(exported.body).expect(200).json();
+            assert_eq!(
+                (&again["changed"], &again["revision"]),
+                (&json!(0), &imported["revision"])
+            );
+        }
+        let first = server.get("/v1/overrides/export?limit=4").expect(200);
+        assert_eq!(first.body.lines().count(), 4);
+        let next = first.header("x-tollgate-next").unwrap();
+        assert_eq!(
+            server
+                .get(&format!("/v1/overrides/export?after={next}"))
+                .expect(200)
+                .body
+                .lines()
+                .count(),
+            5
+        );
+        let audit = server.get("/v1/audit?action=export").expect(200).json();
+        assert_eq!(audit["items"].as_array().unwrap().len(), 4, "every export is audited");
+    }
+}
+
+#[test]
+fn an_import_is_done_as_a_whole_or_not_at_all_and_names_every_bad_line() {
+    for storage in Storage::both() {
+        let server = AdminServer::over(&storage);
+        let row = |merchant: &str, terms: &str| {
+            json!({ "rule": "plan", "subject": { "merchant": merchant }, "terms": terms }).to_string()
+        };
+        let lines = [
+            row("a", "5/min"),
+            row("b", "lots"),
+            "{".to_owned(),
+            String::new(),
+            row("c", "many"),
+        ];
+        let import = |query: &str, body: &str| {
+            server
+                .by_admin("POST", &format!("/v1/overrides/import?{query}"))
+                .body(body.to_owned())
+        };
+        let bad = import("", &lines.join("\n")).refused(422, "invalid");
+        let found: Vec<&Value> = bad["problems"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|problem| &problem["line"])
+            .collect();
+        assert_eq!(found, [3], "what cannot be read is reported first");
+        let lines = [row("a", "5/min"), row("b", "lots"), String::new(), row("c", "many")];
+        let bad = import("", &lines.join("\n")).refused(422, "invalid");
+        let found: Vec<&Value> = bad["problems"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|problem| &problem["line"])
+            .collect();
+        assert_eq!(found, [2, 4]);
+        assert_eq!(server.get("/v1/overrides").expect(200).json()["items"], json!([]));
+        import("", "").refused(400, "malformed");
+        import("format=xml", "").refused(400, "malformed");
+        import("format=csv", "rule,subject,terms,colour\n").refused(400, "malformed");
+        import(
+            "",
+            &json!({ "subject": { "merchant": "a" }, "terms": "1/min" }).to_string(),
+        )
+        .refused(400, "malformed");
+        import("", &row("a", "0/min")).refused(400, "reason-required");
+        let too_many = vec![row("a", "5/min"); 10_001].join("\n");
+        import("", &too_many).refused(413, "too-large");
+
+        let many: Vec<String> = (0..1_200).map(|number| row(&format!("m_{number}"), "5/min")).collect();
+        let dry = import("dry_run=true", &many.join("\n")).expect(200).json();
+        assert_eq!((&dry["dry_run"], &dry["rows"]), (&json!(true), &json!(1_200)));
+        assert_eq!(server.get("/v1/overrides").expect(200).json()["items"], json!([]));
+        let done = import("", &many.join("\n")).expect(200).json();
+        assert_eq!(
+            (&done["changed"], &done["revisions"]),
+            (&json!(1_200), &json!(3)),
+            "one revision per 500"
+        );
+        let csv = "subject,terms\nmerchant=m_1,\nmerchant=m_2,7/min\n";
+        let done = import("format=csv&rule=plan", csv).expect(200).json();
+        assert_eq!(done["changed"], 2);
+        server
+            .get("/v1/override?rule=plan&merchant=m_1")
+            .refused(404, "not-found");
+        assert_eq!(
+            server.get("/v1/override?rule=plan&merchant=m_2").expect(200).json()["terms"],
+            "7/min"
+        );
+    }
+}
+
+#[test]
+fn attributes_are_set_listed_deleted_imported_and_exported() {
+    for storage in Storage::both() {
+        let server = AdminServer::over(&storage);
+        set_attribute(&server, "m_42", "enterprise");
+        set_attribute(&server, "m_43", "=free");
+        let target = "/v1/attribute?source=merchant&subject=m_42&name=tier";
+        let read = server.get(target).expect(200);
+        assert_eq!(
+            (read.json()["value"].clone(), read.json()["actor"].clone()),
+            (json!("enterprise"), json!("admin"))
+        );
+        let tag = read.header("etag").unwrap();
+        let same = server
+            .by_admin("PUT", target)
+            .if_match(tag)
+            .json(&json!({ "value": "enterprise" }))
+            .expect(200);
+        assert_eq!(same.header("etag"), Some(tag));
+        let dry = server.by_admin("PUT", &format!("{target}&dry_run=true")).if_match(tag);
+        assert_eq!(
+            dry.json(&json!({ "value": "free" })).expect(200).json()["dry_run"],
+            true
+        );
+        assert_eq!(server.get(target).expect(200).header("etag"), Some(tag));
+        server
+            .by_admin("PUT", target)
+            .if_match(tag)
+            .json(&json!({ "value": "" }))
+            .refused(422, "invalid");
+        let count = |query: &str| {
+            server.get(&format!("/v1/attributes?{query}")).expect(200).json()["items"]
+                .as_array()
+                .unwrap()
+                .len()
+        };
+        assert_eq!(
+            (
+                count(""),
+                count("source=merchant"),
+                count("source=user"),
+                count("subject=m_42"),
+                count("q=ENTER")
+            ),
+            (2, 2, 0, 1, 1)
+        );
+        let first = server.get("/v1/attributes?limit=1").expect(200).json();
+        let next = first["next"].as_str().unwrap();
+        assert_eq!(
+            server
+                .get(&format!("/v1/attributes?limit=1&after={next}"))
+                .expect(200)
+                .json()["items"][0]["subject"],
+            "m_43"
+        );
+        for format in ["csv", "ndjson"] {
+            let exported = server
+                .get(&format!("/v1/attributes/export?format={format}"))
+                .expect(200)
+                .body;
+            assert_eq!(exported.contains("'=free"), format == "csv");
+            let other = AdminServer::start();
+            let import = other.by_admin("POST", &format!("/v1/attributes/import?format={format}"));
+            assert_eq!(import.body(exported).expect(200).json()["changed"], 2);
+            assert_eq!(
+                other
+                    .get("/v1/attribute?source=merchant&subject=m_43&name=tier")
+                    .expect(200)
+                    .json()["value"],
+                "=free"
+            );
+        }
+        server
+            .by_admin("DELETE", &format!("{target}&dry_run=true"))
+            .if_match(tag)
+            .expect(204);
+        server.by_admin("DELETE", target).if_match(tag).expect(204);
+        server.get(target).refused(404, "not-found");
+        server
+            .by_admin("DELETE", target)
+            .if_match(tag)
+            .refused(404, "not-found");
+        server
+            .get("/v1/attribute?source=merchant&subject=m_42")
+            .refused(400, "malformed");
+    }
+}
