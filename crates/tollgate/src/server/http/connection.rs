@@ -50,7 +50,7 @@ impl FrontEnd for HttpService {
         let local_service = Arc::new(self);
         serve_http(stream, &limits, drain, stage, move |request, guard| {
             let routed = local_service.route(request, peer);
-            HttpService::respond_guarded(Arc::clone(&local_service), routed, guard)
+            Self::respond_guarded(Arc::clone(&local_service), routed, guard)
         })
         .await;
     }
