@@ -284,7 +284,9 @@ fn an_explanation_names_the_row_and_the_origin_of_derived_attributes() {
         tier("kind", None, false),
     ];
     let server = HttpServer::start("- { id: plan, per: user, limit: 5/min, by: { tier: { gold: 9/min } } }\n");
-    server.gate.install_rules(server.gate.active_rules().with_derived(derived.into()));
+    server
+        .gate
+        .install_rules(server.gate.active_rules().with_derived(derived.into()));
     let row = RowEdit {
         domain: "default".into(),
         rule: "plan".into(),

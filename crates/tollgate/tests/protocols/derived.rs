@@ -75,7 +75,10 @@ fn a_forged_attribute_upgrades_nobody() {
     ];
     let server = server(None, false);
     check(&server, &cases);
-    check(&server, &[("u", Some("gold"), 9), ("v", None, 9), ("w", Some("basic"), 9)]);
+    check(
+        &server,
+        &[("u", Some("gold"), 9), ("v", None, 9), ("w", Some("basic"), 9)],
+    );
 }
 
 #[test]

@@ -92,7 +92,14 @@ async fn no_check_sees_half_of_an_amendment() {
                 let results = snapshot.check_each(&[attempt, attempt]).await;
                 let bans: Vec<Vec<bool>> = results
                     .iter()
-                    .map(|result| result.verdict.rulings.iter().map(|ruling| ruling.decision.is_some()).collect())
+                    .map(|result| {
+                        result
+                            .verdict
+                            .rulings
+                            .iter()
+                            .map(|ruling| ruling.decision.is_some())
+                            .collect()
+                    })
                     .collect();
                 assert!(
                     bans == [[true, false], [true, false]] || bans == [[false, true], [false, true]],
@@ -117,7 +124,10 @@ async fn no_check_sees_half_of_an_amendment() {
 
 #[tokio::test]
 async fn an_attribute_that_cannot_be_used_is_reported() {
-    let gate = Gate::new(rules("rules: [{ id: plan, per: user, limit: 10/h }]"), Arc::new(Memory::default()));
+    let gate = Gate::new(
+        rules("rules: [{ id: plan, per: user, limit: 10/h }]"),
+        Arc::new(Memory::default()),
+    );
     let tier = |name: &str| AttributeEdit {
         source: "user".into(),
         subject: "u".into(),
@@ -125,6 +135,13 @@ async fn an_attribute_that_cannot_be_used_is_reported() {
         value: Some("gold".into()),
     };
     let problems = gate.amend_rules(&[], &[tier("tier"), tier("")]);
-    assert_eq!(problems.attributes.iter().map(|problem| problem.index).collect::<Vec<_>>(), [1]);
+    assert_eq!(
+        problems
+            .attributes
+            .iter()
+            .map(|problem| problem.index)
+            .collect::<Vec<_>>(),
+        [1]
+    );
     assert_eq!(gate.active_rules().attribute_count(), 1);
 }
