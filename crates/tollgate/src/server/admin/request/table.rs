@@ -49,7 +49,7 @@ pub(in crate::server::admin) fn read<T: DeserializeOwned>(
     let text = std::str::from_utf8(body).map_err(|_| AdminProblem::malformed("the body is not UTF-8"))?;
     let mut rows = Vec::new();
     let mut problems = Vec::new();
-    let values: Vec<(u32, Result<Value, String>)> = match format {
+    let values: TableRows = match format {
         TableFormat::Ndjson => text
             .lines()
             .zip(1..)
@@ -81,12 +81,11 @@ pub(in crate::server::admin) fn invalid(problems: &[SetProblem]) -> AdminProblem
     AdminProblem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail).with("problems", json!(problems))
 }
 
+/// The rows of a file by their lines, as objects or with the reason why they are none.
+type TableRows = Vec<(u32, Result<Value, String>)>;
+
 /// Rows of CSV as objects. Empty cells are left out, and `subject` is read from `merchant=m_42;region=eu` where it is an object.
-fn csv_values(
-    text: &str,
-    columns: &[&str],
-    rows_max: usize,
-) -> Result<Vec<(u32, Result<Value, String>)>, AdminProblem> {
+fn csv_values(text: &str, columns: &[&str], rows_max: usize) -> Result<TableRows, AdminProblem> {
     let mut records = csv_records(text, rows_max + 2);
     let Some((_, header)) = (!records.is_empty()).then(|| records.remove(0)) else {
         return Err(AdminProblem::malformed("the first line must name the columns"));
