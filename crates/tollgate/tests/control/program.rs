@@ -95,13 +95,6 @@ impl ControlServer {
         }
     }
 
-    /// Creates the first admin.
-    pub(crate) fn set_up(&mut self, folder: &TestFolder) {
-        let text = self.succeed(folder, &["token", "add", "ops", "--setup", &self.setup_code()]);
-        let token = text.lines().find_map(|line| line.strip_prefix("token: "));
-        token.unwrap_or_else(|| panic!("{text}")).clone_into(&mut self.token);
-    }
-
     /// Reads what it prints up to a line with this start.
     pub(crate) fn read_until(&mut self, start: &str) {
         let mut line = String::new();
@@ -173,22 +166,6 @@ impl ControlServer {
         let output = self.run(folder, args);
         assert_eq!(output.code, Some(0), "{args:?}: {output:?}");
         output.stdout
-    }
-}
-
-impl ControlServer {
-    /// Asks it to stop in good order, and waits for it.
-    pub(crate) fn stop(&mut self) {
-        let id = self.child.id().to_string();
-        let asked = Command::new("kill").args(["-TERM", &id]).status();
-        assert!(asked.expect("kill can be run").success());
-        self.child.wait().expect("it ends");
-    }
-
-    /// Ends it at once.
-    pub(crate) fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -21,7 +21,7 @@ impl Fleet {
         let folder = TestFolder::new();
         folder.write("rules/plan.yaml", RULES);
         let mut service = start(&folder, &store, "data_dir");
-        service.set_up(&folder);
+        service.set_up(&folder, "ops");
         service.succeed(&folder, &["rules", "apply", "rules", "--yes", "--reason", "first"]);
         let followers = (0..2).map(|_| {
             let folder = TestFolder::new();
@@ -149,7 +149,7 @@ fn of_two_databases_one_is_written() {
     let store = Server::start(ServerKind::Redis70);
     let folders = [TestFolder::new(), TestFolder::new()];
     let mut servers: Vec<ControlServer> = folders.iter().map(|folder| start(folder, &store, "data_dir")).collect();
-    servers[0].set_up(&folders[0]);
+    servers[0].set_up(&folders[0], "ops");
     let refused = servers[1].run(
         &folders[1],
         &["token", "add", "ops", "--setup", &servers[1].setup_code()],

@@ -1,5 +1,5 @@
 use super::*;
-use crate::control::model::{DatabaseHead, Digest, Grammar, OverrideRow, SetFile, SubjectAttribute};
+use crate::control::model::{ChangeBody, DatabaseHead, Digest, Grammar, OverrideRow, SetFile, SubjectAttribute};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A data directory of one test.
