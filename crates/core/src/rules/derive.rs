@@ -397,4 +397,52 @@ mod tests {
         let derived = rules.derive_for_subject(&attempt(&given)).expect("one is configured");
         assert_eq!(derived, given);
     }
+
+    #[test]
+    fn an_accepted_caller_with_two_subjects_gets_the_default() {
+        let rules = rules(Some("free"), true);
+        let given = attributes(&[("merchant", b"m_1"), ("merchant", b"m_1"), ("tier", b"platinum")]);
+        let derived = rules.derive(&attempt(&given)).expect("one is configured");
+        let tiers: Vec<&[u8]> = attempt(&derived).values("tier").collect();
+        assert_eq!(tiers, [b"free"]);
+    }
+
+    #[test]
+    fn an_address_is_one_subject_however_it_is_written() {
+        let tier = DerivedAttribute {
+            name: "tier".into(),
+            from: "client_ip".into(),
+            default: None,
+            accept_caller: false,
+        };
+        let address = |subject: &str| AttributeEdit {
+            source: "client_ip".into(),
+            ..edit(subject, Some("gold"))
+        };
+        let rules = rules(None, false).with_derived([tier].into());
+        let (rules, problems) = rules.amend_attributes(&[address("2001:db8::1"), address("2001:DB8::2")]);
+        assert_eq!(problems.iter().map(|problem| problem.index).collect::<Vec<_>>(), [1]);
+        for (written, expected) in [("2001:DB8:0::1", true), ("2001:db8::1", true), ("2001:db8::2", false)] {
+            let given = attributes(&[("client_ip", written.as_bytes())]);
+            let derived = rules.derive(&attempt(&given)).expect("one is configured");
+            assert_eq!(attempt(&derived).value("tier").is_some(), expected, "{written}");
+        }
+    }
+
+    #[test]
+    fn one_attribute_too_many_is_reported() {
+        let mut rules = rules(None, false);
+        for part in 0..10 {
+            let subjects = (part * 100_000..(part + 1) * 100_000).map(|number| format!("s{number}"));
+            let edits: Vec<AttributeEdit> = subjects.map(|subject| edit(&subject, Some("x"))).collect();
+            let (next, problems) = rules.amend_attributes(&edits);
+            // One was there before.
+            assert_eq!(problems.len(), usize::from(part == 9));
+            rules = next;
+        }
+        assert_eq!(rules.attribute_count(), VALUES_MAX);
+        let (next, problems) = rules.amend_attributes(&[edit("m_1", Some("free")), edit("new", Some("x"))]);
+        assert_eq!(problems.iter().map(|problem| problem.index).collect::<Vec<_>>(), [1]);
+        assert_eq!(next.attribute_count(), VALUES_MAX, "a known one can still be changed");
+    }
 }

@@ -80,8 +80,10 @@ impl<'r, K> Plan<'r, K> {
     /// Combines the recorded outcomes into one verdict. A charge without an outcome has failed; a skipped one has no
     /// ruling. `default` is the source of rulings that need no store.
     pub fn verdict(self, default: Source) -> Verdict<'r> {
-        let rulings = self.lines.into_iter().filter_map(|line| line.ruling(default));
-        Verdict::new(default, rulings.collect())
+        // Not collected in place: lines are larger than rulings, and their memory would be moved to shrink it.
+        let mut rulings = Vec::with_capacity(self.lines.len());
+        rulings.extend(self.lines.iter().filter_map(|line| line.ruling(default)));
+        Verdict::new(default, rulings)
     }
 
     /// Returns the standings of all limits, for a request that consumes nothing and is always allowed.

@@ -67,7 +67,7 @@ impl<S: CounterStore> RuleLimiter<S> {
             };
             let now = match settlement {
                 Some(settlement) => {
-                    let recorded = self.record_settlement(&mut check.plan, &check.charges, settlement);
+                    let recorded = self.record_settlement(&mut check.plan, settlement);
                     Some(recorded.await)
                 }
                 None => None,

@@ -69,27 +69,30 @@ impl<S: CounterStore> RuleLimiter<S> {
         if request.is_banned() {
             return self.peek_banned(request).await;
         }
-        let charges = self.settled_charges(request);
         if self.hits(request).next().is_some() {
             // Boxed: most stores count no hits, and their futures stay small.
-            return Box::pin(self.settle_with_hits(request, charges, lease)).await;
+            return Box::pin(self.settle_with_hits(request, lease)).await;
         }
+        let several;
+        let charges = match only_charge(request) {
+            Some(charge) => std::slice::from_ref(charge),
+            None => {
+                several = self.settled_charges(request);
+                several.as_slice()
+            }
+        };
         if charges.is_empty() {
             return None;
         }
-        let settlement = self.store.settle(&charges, lease).await;
-        Some(self.record_settlement(request, &charges, settlement).await)
+        let settlement = self.store.settle(charges, lease).await;
+        Some(self.record_settlement(request, settlement).await)
     }
 
     /// Does the same for a request some of whose charges are counted as hits. Neither part waits for the other: hits
     /// are counted in any case.
-    async fn settle_with_hits(
-        &self,
-        request: &mut impl RequestCharges<S::Key>,
-        charges: Vec<Charge<S::Key>>,
-        lease: LeaseId,
-    ) -> Option<Timestamp> {
+    async fn settle_with_hits(&self, request: &mut impl RequestCharges<S::Key>, lease: LeaseId) -> Option<Timestamp> {
         let settlement = {
+            let charges = self.settled_charges(request);
             let hits: Vec<Hit<'_, S::Key>> = self.hits(request).collect();
             let settling = self.store.settle(&charges, lease);
             self.with_hits(&charges, settling, &hits, HitOp::Increment).await
@@ -97,7 +100,7 @@ impl<S: CounterStore> RuleLimiter<S> {
         let now = settlement.now();
         record(self.counted_mut(request), outcomes(settlement.counted.as_ref()));
         match settlement.settled {
-            Some(settled) => Some(self.record_settlement(request, &charges, settled).await),
+            Some(settled) => Some(self.record_settlement(request, settled).await),
             None => now,
         }
     }
@@ -108,12 +111,12 @@ impl<S: CounterStore> RuleLimiter<S> {
     pub(super) async fn record_settlement(
         &self,
         request: &mut impl RequestCharges<S::Key>,
-        charges: &[Charge<S::Key>],
         mut settlement: Settlement,
     ) -> Timestamp {
         record(self.settled_mut(request), outcomes(Some(&settlement)));
         if !request.is_allowed() && !request.charges().any(PlannedCharge::is_denied) {
-            self.store.compensate(charges, &mut settlement).await;
+            let charges = self.settled_charges(request);
+            self.store.compensate(&charges, &mut settlement).await;
             record(self.settled_mut(request), outcomes(Some(&settlement)));
         }
         settlement.now
@@ -252,6 +255,14 @@ impl<S: CounterStore> RuleLimiter<S> {
     {
         request.charges_mut().filter(|planned| self.hit(planned).is_some())
     }
+}
+
+/// The charge of a request that has only one, as most have: it is settled where it is.
+#[inline]
+fn only_charge<K>(request: &impl RequestCharges<K>) -> Option<&Charge<K>> {
+    let mut charges = request.charges();
+    let first = charges.next()?;
+    charges.next().is_none().then_some(&first.charge)
 }
 
 impl RequestSettlement {

@@ -1,10 +1,11 @@
 //! Setup, users, tokens, sessions, and secrets that stay where they belong.
 
 use crate::client::{Request, cookie_of};
-use crate::fixture::{ADMIN, AdminServer, Storage, tokens};
+use crate::fixture::{ADMIN, AdminServer, Storage, log, tokens};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use std::time::{SystemTime, UNIX_EPOCH};
+use tollgate::control::ControlSecret;
 use tollgate::control::model::{Author, Digest, Session};
 use tollgate::server::admin::AnonymousAccess;
 
@@ -349,10 +350,14 @@ fn anonymous_access_is_as_the_settings_say() {
 }
 
 #[test]
-fn secrets_are_in_no_response_and_in_no_audit_entry_and_in_no_file() {
+fn secrets_are_in_no_response_no_audit_entry_no_log_and_no_file() {
+    let control_secret = "canary-of-the-secret-of-the-control-plane";
     let server = AdminServer::with(&Storage::Sqlite, |options| {
         options.settings.tokens = tokens();
+        options.control.secret = ControlSecret::new(control_secret);
     });
+    let fresh = AdminServer::fresh();
+    let (setup, view) = (fresh.links.setup.clone().unwrap(), fresh.links.view.clone().unwrap());
     let password = "canary-of-a-password";
     let body = json!({ "name": "anna", "role": "admin", "password": password });
     let mut seen = vec![server.by_admin("POST", "/v1/users").json(&body).expect(201).body];
@@ -366,6 +371,24 @@ fn secrets_are_in_no_response_and_in_no_audit_entry_and_in_no_file() {
     let session = cookie.split('=').nth(1).unwrap().to_owned();
     seen.push(answer.body);
     // A password in the field of the name.
+    let wrong = json!({ "code": "AAAA-AAAA-AAAA", "name": "eve", "password": password });
+    seen.push(
+        fresh
+            .request("POST", "/v1/setup")
+            .page("")
+            .json(&wrong)
+            .expect(403)
+            .body,
+    );
+    let wrong = json!({ "view": "AAAA-AAAA" });
+    seen.push(
+        fresh
+            .request("POST", "/v1/session")
+            .page("")
+            .json(&wrong)
+            .expect(401)
+            .body,
+    );
     let misplaced = json!({ "name": password, "password": password });
     seen.push(
         server
@@ -396,12 +419,12 @@ fn secrets_are_in_no_response_and_in_no_audit_entry_and_in_no_file() {
             files.extend(std::fs::read(path).unwrap());
         }
     }
+    seen.push(log());
     seen.push(String::from_utf8_lossy(&files).into_owned());
     let hash = Digest(Sha256::digest(secret.as_bytes()).into()).to_string();
-    let is_public = |canary: &str, text: &str| text.contains(canary);
     for text in &seen {
-        for canary in [password, &secret, &session, ADMIN] {
-            assert!(!is_public(canary, text), "{canary} is in {text}");
+        for canary in [password, &secret, &session, &setup, &view, control_secret, ADMIN] {
+            assert!(!text.contains(canary), "{canary} is in {text}");
         }
     }
     let responses = seen.split_last().unwrap().1;

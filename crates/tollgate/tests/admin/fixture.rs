@@ -3,10 +3,11 @@
 use crate::client::{Request, use_document};
 use sha2::{Digest as _, Sha256};
 use std::fs;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
@@ -97,6 +98,7 @@ impl AdminServer {
     }
 
     fn open(folder: Arc<TestFolder>, options: StartOptions) -> Self {
+        keep_log();
         fs::write(folder.path().join("tollgate.yaml"), &options.file_layer).unwrap();
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(2).enable_all().build().unwrap();
@@ -141,9 +143,12 @@ impl AdminServer {
             panic!("a TCP listener has a TCP address")
         };
         let (stop, stopped) = oneshot::channel::<()>();
-        let served = runtime.spawn(admin.serve(listener, async {
-            let _ = stopped.await;
-        }));
+        let served = runtime.spawn(async move {
+            let stopped = async {
+                let _ = stopped.await;
+            };
+            admin.serve(listener, stopped).await;
+        });
         let follower = runtime.spawn(control.clone().run());
         use_document(address);
         Self {
@@ -257,6 +262,35 @@ pub(crate) fn tokens() -> Vec<AdminToken> {
         token("shop-editor", SHOP_EDITOR, Role::Editor, &["shop"]),
         token("shop-operator", SHOP_OPERATOR, Role::Operator, &["shop"]),
     ]
+}
+
+/// Everything that servers of this process have logged.
+static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+
+struct LogWriter;
+
+impl Write for LogWriter {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        LOG.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn keep_log() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG);
+        subscriber.with_ansi(false).with_writer(|| LogWriter).init();
+    });
+}
+
+/// The log of all servers of this process.
+pub(crate) fn log() -> String {
+    String::from_utf8_lossy(&LOG.lock().unwrap()).into_owned()
 }
 
 /// A folder that goes with the test.

@@ -169,6 +169,7 @@ fn rows_are_listed_in_pages_and_filtered_on_the_server() {
             "after=00",
             "nothing=1",
             "expiring=maybe",
+            "expiring=",
             "limit=1&limit=2",
         ] {
             server.get(&format!("/v1/overrides?{wrong}")).refused(400, "malformed");

@@ -24,7 +24,7 @@ impl Member {
         let folder = TestFolder::new();
         let tokens = format!("admin:\n  tokens: [{{ name: ci, sha256: \"{TOKEN_SHA256}\", role: admin }}]\n");
         folder.write("tollgate.yaml", &format!("{settings}{tokens}{file_layer}"));
-        let mut server = ControlServer::start_with(&folder, &[]);
+        let mut server = ControlServer::start(&folder);
         server.token = TOKEN.to_owned();
         Self { folder, server }
     }
@@ -151,7 +151,8 @@ fn one_that_is_killed_while_it_is_asked_is_named() {
     let server = Server::start(ServerKind::Redis70);
     let (publisher, mut followers) = fleet(&server, &[""]);
     let id = followers[0].own_id();
-    followers[0].server.kill();
+    // Killed, without a word.
+    drop(followers.pop());
     // Its status is there for some more seconds: it may be partitioned, and come back with the old rules.
     let refused = publisher.publish(SET);
     assert_eq!(refused.code, Some(1), "{refused:?}");

@@ -114,7 +114,7 @@ fn placeholder(word: &str, unit: Option<&str>) -> String {
         _ if is_time => "TIME",
         _ if is_hash => "HASH",
         // Of a limit it is the number after it that counts: what remains depends on the time between two commands.
-        _ if is_number(core) && matches!(unit, Some("ms" | "s" | "of")) => "N",
+        _ if is_number(&core.replacen('.', "", 1)) && matches!(unit, Some("ms" | "s" | "of")) => "N",
         "ms" | "s" => "SECONDS",
         _ => return word.to_owned(),
     };
@@ -124,7 +124,7 @@ fn placeholder(word: &str, unit: Option<&str>) -> String {
 #[test]
 fn placeholders_hide_only_what_differs_from_run_to_run() {
     for (shown, found) in [
-        ("published (180 ms)", "published (7 s)"),
+        ("published (180 ms)", "published (1.7 s)"),
         ("at 2026-11-18 12:00 UTC, ops", "at 2027-01-02   23:59 UTC, ops"),
         (
             "setup: http://h/#setup=7K3F-9QXM-2HTD",

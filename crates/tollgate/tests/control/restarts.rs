@@ -48,7 +48,7 @@ fn assert_published(folder: &TestFolder, server: &ControlServer) {
 fn managed_rules_outlast_a_restart() {
     let folder = TestFolder::new();
     let flags = ["--set", "data_dir=data"];
-    let server = publish(&folder, &flags);
+    let mut server = publish(&folder, &flags);
     let before = rules(&server);
     assert_eq!(
         (&before["version"], &before["revision"]),
@@ -68,7 +68,7 @@ fn managed_rules_outlast_a_restart() {
     }
     server.stop();
 
-    let mut server = ControlServer::start_with_flags(&folder, &flags);
+    let server = ControlServer::start_with_flags(&folder, &flags);
     assert_published(&folder, &server);
     let after = rules(&server);
     for name in ["version", "revision", "digest", "source", "rejected_rows"] {
@@ -109,7 +109,7 @@ fn while_postgres_is_away_a_server_starts_from_its_disk_or_waits() {
         "control.database_poll=200ms",
     ];
     let folder = TestFolder::new();
-    let server = publish(&folder, &flags);
+    let mut server = publish(&folder, &flags);
     let before = rules(&server);
     server.stop();
     postgres.kill();

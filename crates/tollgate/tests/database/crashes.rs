@@ -15,7 +15,6 @@ const WRITERS: usize = 4;
 
 #[test]
 fn a_killed_writer_has_lost_nothing_it_acknowledged() {
-    #[expect(clippy::disallowed_methods, reason = "this program, started again as the writer")]
     if let Some(folder) = std::env::var_os(CHILD) {
         write_until_killed(Path::new(&folder));
     }

@@ -3,7 +3,9 @@
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
-    reason = "a test fails by a panic, and the names say what the helpers do"
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "a test fails by a panic, waits for real servers, and prints what it measures"
 )]
 
 mod access;

@@ -143,7 +143,7 @@ impl Index {
         let Some(domain) = sorted_find(&self.domains, attempt.domain) else {
             return Lookup::default();
         };
-        candidates.extend_from_slice(&domain.always);
+        candidates.extend(domain.always.iter().copied());
         let mut key_bits = 0;
         for attribute in attempt.attributes {
             if let Some(postings) = sorted_find(&domain.attributes, attribute.name) {
@@ -219,15 +219,15 @@ impl Postings {
 
     #[inline]
     fn probe(&self, value: &[u8], found: &mut Candidates) {
-        found.extend_from_slice(&self.present);
+        found.extend(self.present.iter().copied());
         if !self.exact.is_empty()
             && let Some(rules) = self.exact.get(value)
         {
-            found.extend_from_slice(rules);
+            found.extend(rules.iter().copied());
         }
         for (length, by_prefix) in &self.prefixes {
             if let Some(rules) = value.get(..*length).and_then(|prefix| by_prefix.get(prefix)) {
-                found.extend_from_slice(rules);
+                found.extend(rules.iter().copied());
             }
         }
     }

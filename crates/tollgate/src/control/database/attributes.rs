@@ -3,7 +3,7 @@
 use super::Database;
 use super::connection::{Connection, Parameter, ResultRow, parameters};
 use super::error::{DatabaseError, DatabaseResult};
-use super::query::{Select, contains, value_rows};
+use super::query::{Select, contains, one_of_keys, value_rows};
 use super::requests::{AttributeFilter, AttributeKey};
 use super::writer::ledger::ITEMS_MAX;
 use crate::control::model::SubjectAttribute;
@@ -77,7 +77,8 @@ pub(super) async fn find_attributes(
         return Ok(Vec::new());
     }
     let sql = format!(
-        "{COLUMNS} WHERE (source, subject, name) IN (VALUES {})",
+        "WITH wanted (wanted_source, wanted_subject, wanted_name) AS (VALUES {}) {COLUMNS}
+         JOIN wanted ON source = wanted_source AND subject = wanted_subject AND name = wanted_name",
         value_rows(keys.len(), 3)
     );
     let found = connection.fetch(AssertSqlSafe(sql), &key_parameters(keys)).await?;
@@ -121,8 +122,8 @@ pub(super) async fn delete_attributes(connection: &mut Connection, keys: &[Attri
         return Ok(());
     }
     let sql = format!(
-        "DELETE FROM subject_attribute WHERE (source, subject, name) IN (VALUES {})",
-        value_rows(keys.len(), 3)
+        "DELETE FROM subject_attribute WHERE {}",
+        one_of_keys(["source", "subject", "name"], keys.len())
     );
     connection.execute(AssertSqlSafe(sql), &key_parameters(keys)).await?;
     Ok(())

@@ -76,9 +76,14 @@ impl Backend {
         let options = options
             .application_name("tollgate")
             .options([
-                ("statement_timeout", DEADLINE.as_millis()),
-                ("lock_timeout", LOCK_WAIT.as_millis()),
-                ("idle_in_transaction_session_timeout", 2 * DEADLINE.as_millis()),
+                ("statement_timeout", DEADLINE.as_millis().to_string()),
+                ("lock_timeout", LOCK_WAIT.as_millis().to_string()),
+                (
+                    "idle_in_transaction_session_timeout",
+                    (2 * DEADLINE.as_millis()).to_string(),
+                ),
+                // Look-ups by key: reading the whole table for some hundred of them is slower, whatever its statistics say.
+                ("random_page_cost", "1.1".to_owned()),
             ])
             .disable_statement_logging();
         Ok(Self::Postgres {

@@ -115,6 +115,20 @@ pub(super) fn value_rows(rows: usize, width: usize) -> String {
     text
 }
 
+/// `(a=$1 AND b=$2 AND c=$3) OR (a=$4 AND …)`: for each key one look-up in the index, which SQLite does not make of `IN (VALUES …)`.
+pub(super) fn one_of_keys(columns: [&'static str; 3], keys: usize) -> String {
+    let mut text = String::with_capacity(keys * 60);
+    for key in 0..keys {
+        text.push_str(if key == 0 { "(" } else { " OR (" });
+        for (index, column) in columns.iter().enumerate() {
+            let and = if index == 0 { "" } else { " AND " };
+            let _ = write!(text, "{and}{column}=${}", key * columns.len() + index + 1);
+        }
+        text.push(')');
+    }
+    text
+}
+
 fn escaped(text: &str) -> String {
     text.replace('!', "!!").replace('%', "!%").replace('_', "!_")
 }
@@ -126,6 +140,10 @@ mod tests {
     #[test]
     fn numbers_parameters_in_order() {
         assert_eq!(value_rows(2, 3), "($1,$2,$3),($4,$5,$6)");
+        assert_eq!(
+            one_of_keys(["a", "b", "c"], 2),
+            "(a=$1 AND b=$2 AND c=$3) OR (a=$4 AND b=$5 AND c=$6)"
+        );
         let mut select = Select::from("SELECT a FROM t");
         select.and_one_of("a", &["x".to_owned(), "y".to_owned()]);
         select.and_one_of("b", &[]);

@@ -3,7 +3,7 @@
 use super::Database;
 use super::connection::{Connection, Parameter, ResultRow, parameters};
 use super::error::{DatabaseError, DatabaseResult};
-use super::query::{Select, contains, value_rows};
+use super::query::{Select, contains, one_of_keys, value_rows};
 use super::requests::{RowFilter, RowKey};
 use super::writer::ledger::ITEMS_MAX;
 use crate::control::model::{OverrideRow, RowSubject};
@@ -98,8 +98,10 @@ pub(super) async fn find_rows(connection: &mut Connection, keys: &[RowKey]) -> D
     if keys.is_empty() {
         return Ok(Vec::new());
     }
+    // A join: SQLite reads the whole table for `IN (VALUES …)`.
     let sql = format!(
-        "{COLUMNS} WHERE (domain, rule, subject) IN (VALUES {})",
+        "WITH wanted (wanted_domain, wanted_rule, wanted_subject) AS (VALUES {}) {COLUMNS}
+         JOIN wanted ON domain = wanted_domain AND rule = wanted_rule AND subject = wanted_subject",
         value_rows(keys.len(), 3)
     );
     let found = connection.fetch(AssertSqlSafe(sql), &key_parameters(keys)).await?;
@@ -142,8 +144,8 @@ pub(super) async fn delete_rows(connection: &mut Connection, keys: &[RowKey]) ->
         return Ok(());
     }
     let sql = format!(
-        "DELETE FROM override_row WHERE (domain, rule, subject) IN (VALUES {})",
-        value_rows(keys.len(), 3)
+        "DELETE FROM override_row WHERE {}",
+        one_of_keys(["domain", "rule", "subject"], keys.len())
     );
     connection.execute(AssertSqlSafe(sql), &key_parameters(keys)).await?;
     Ok(())

@@ -269,7 +269,10 @@ fn hostile_bytes_are_never_taken_for_rules() {
             fs::write(&path, &mutated).unwrap();
             let (found, length) = read_journal(File::open(&path).unwrap(), &state(20));
             assert!(length <= mutated.len() as u64);
-            assert!(all.starts_with(&found), "seed {seed}: {found:?}");
+            // The chain covers what is applied; the time is for people.
+            let applied = |change: &Change| (change.revision, change.body.clone(), change.chain);
+            let expected = all.iter().take(found.len()).map(applied);
+            assert!(found.iter().map(applied).eq(expected), "seed {seed}: {found:?}");
         }
     }
     drop(disk);

@@ -11,6 +11,7 @@ use self::secrets::{PasswordHashing, digest, equal, random_code};
 use super::problem::AdminProblem;
 use super::settings::{AdminSettings, AnonymousAccess};
 use crate::control::Control;
+pub(super) use crate::control::database::now_ms;
 use crate::control::database::{Database, DatabaseError};
 use crate::control::model::{Digest, Principal, PrincipalKind, Role};
 use crate::server::auth::tokens::single_header;
@@ -20,8 +21,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use tokio::time::timeout;
+use std::time::Duration;
+use tokio::time::{Instant, timeout};
 
 /// The credentials that are valid, and the limits on guessing them.
 #[derive(Debug)]
@@ -273,12 +274,6 @@ impl AccessControl {
 /// True if a principal may be used.
 pub(super) fn is_active(principal: &Principal) -> bool {
     principal.disabled_at == 0 && (principal.expires_at == 0 || now_ms() < principal.expires_at)
-}
-
-/// Unix time in milliseconds.
-pub(super) fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The cookie of the session.

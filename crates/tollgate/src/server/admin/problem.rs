@@ -14,6 +14,12 @@ use std::borrow::Cow;
 pub(in crate::server::admin) struct AdminProblem {
     pub(in crate::server::admin) status: StatusCode,
     pub(in crate::server::admin) code: &'static str,
+    /// Boxed: most results are no error, and all have room for one.
+    parts: Box<ProblemParts>,
+}
+
+#[derive(Clone, Debug)]
+struct ProblemParts {
     detail: Cow<'static, str>,
     members: Map<String, Value>,
     header: Option<(HeaderName, String)>,
@@ -28,9 +34,11 @@ impl AdminProblem {
         Self {
             status,
             code,
-            detail: detail.into(),
-            members: Map::new(),
-            header: None,
+            parts: Box::new(ProblemParts {
+                detail: detail.into(),
+                members: Map::new(),
+                header: None,
+            }),
         }
     }
 
@@ -75,15 +83,13 @@ impl AdminProblem {
 
     /// The same with a member.
     pub(in crate::server::admin) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
-        self.members.insert(name.to_owned(), value.into());
+        self.parts.members.insert(name.to_owned(), value.into());
         self
     }
 
-    pub(in crate::server::admin) fn with_header(self, name: HeaderName, value: impl Into<String>) -> Self {
-        Self {
-            header: Some((name, value.into())),
-            ..self
-        }
+    pub(in crate::server::admin) fn with_header(mut self, name: HeaderName, value: impl Into<String>) -> Self {
+        self.parts.header = Some((name, value.into()));
+        self
     }
 
     pub(in crate::server::admin) fn into_reply(self) -> Reply {
@@ -91,14 +97,14 @@ impl AdminProblem {
             "type": "about:blank",
             "title": self.status.canonical_reason().unwrap_or("Error"),
             "status": self.status.as_u16(),
-            "detail": self.detail,
+            "detail": self.parts.detail,
             "code": self.code,
         });
         if let Value::Object(members) = &mut body {
-            members.extend(self.members);
+            members.extend(self.parts.members);
         }
         let mut reply = Reply::json(self.status, &body).with_type("application/problem+json");
-        if let Some((name, value)) = self.header {
+        if let Some((name, value)) = self.parts.header {
             reply = reply.with_header(name, &value);
         }
         reply

@@ -56,7 +56,7 @@ impl Query {
     }
 
     /// A parameter, empty or not.
-    fn raw(&self, name: &str) -> Option<&str> {
+    pub(super) fn raw(&self, name: &str) -> Option<&str> {
         let (_, value) = self.0.iter().find(|(known, _)| known == name)?;
         Some(value)
     }

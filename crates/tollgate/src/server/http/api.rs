@@ -32,6 +32,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Version};
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -129,13 +130,17 @@ impl HttpService {
     }
 
     /// The response to a request, also to one that panics.
-    pub(super) async fn respond_guarded(&self, routed: RoutedRequest, guard: RequestGuard) -> Response<Full<Bytes>> {
+    pub(super) async fn respond_guarded(
+        service: Arc<Arc<Self>>,
+        routed: RoutedRequest,
+        guard: RequestGuard,
+    ) -> Result<Response<Full<Bytes>>, Infallible> {
         let protocol = match routed {
             RoutedRequest::Other(Route::Forward, ..) => Protocol::Forward,
             _ => Protocol::Http,
         };
-        let responded = panic_guard::guard(&self.gate, protocol, pin!(self.respond(routed, guard))).await;
-        responded.unwrap_or_else(|| panicked().into_response())
+        let responded = panic_guard::guard(&service.gate, protocol, pin!(service.respond(routed, guard))).await;
+        Ok(responded.unwrap_or_else(|| panicked().into_response()))
     }
 
     /// The response to a request.

@@ -50,14 +50,14 @@ impl FrontEnd for HttpService {
         let local_service = Arc::new(self);
         serve_http(stream, &limits, drain, stage, move |request, guard| {
             let routed = local_service.route(request, peer);
-            let service = Arc::clone(&local_service);
-            async move { Ok(service.respond_guarded(routed, guard).await) }
+            Self::respond_guarded(Arc::clone(&local_service), routed, guard)
         })
         .await;
     }
 }
 
-/// Serves one connection until it ends: sniffs the version, and calls `respond` for every request.
+/// Serves one connection until it ends: sniffs the version, and calls `respond` for every request. Its future is hyper's: one
+/// around it would be moved on every request.
 pub(in crate::server) async fn serve_http<F, B>(
     stream: impl Io,
     limits: &HttpLimits,

@@ -82,7 +82,7 @@ pub fn decode<'a>(bytes: &'a [u8], arguments: &mut Arguments<'a>) -> Result<Opti
     }
 }
 
-#[inline]
+#[inline(always)]
 fn array<'a>(bytes: &'a [u8], arguments: &mut Arguments<'a>) -> Result<Option<usize>, DecodeError> {
     let Some((count, mut rest)) = number(bytes)? else {
         return Ok(None);

@@ -104,14 +104,10 @@ fn run_commands(
             }
         }
         let command = session.parse_command(arguments.all());
-        if let Ok(Command::Throttle(Throttle {
-            key,
-            params: terms,
-            op: quantity,
-        })) = &command
-            && let ThrottleOp::Consume(cost) = *quantity
+        if let Ok(Command::Throttle(Throttle { key, cell, op })) = &command
+            && let ThrottleOp::Consume(cost) = *op
         {
-            batch.charges.push(throttles.charge(key, terms.cell, cost));
+            batch.charges.push(throttles.charge(key, *cell, cost));
             (*used, batch.unanswered) = (next, batch.charges.len());
             if batch.charges.len() == PREFETCH_BATCH {
                 batch.settle(service, throttles);
@@ -328,14 +324,10 @@ impl PendingReply<'_> {
         let mut replies = ReplyWriter(&mut bytes);
         match self {
             Self::Ready(bytes) => return bytes,
-            Self::Throttle(Throttle {
-                key,
-                params: terms,
-                op: quantity,
-            }) => {
-                let reply = match quantity {
-                    ThrottleOp::Consume(cost) => service.gate.throttle(key, terms.cell, cost, Protocol::Resp).await,
-                    ThrottleOp::Refund(cost) => service.gate.throttles().refund(key, terms.cell, cost).await,
+            Self::Throttle(Throttle { key, cell, op }) => {
+                let reply = match op {
+                    ThrottleOp::Consume(cost) => service.gate.throttle(key, cell, cost, Protocol::Resp).await,
+                    ThrottleOp::Refund(cost) => service.gate.throttles().refund(key, cell, cost).await,
                 };
                 match reply {
                     Ok(reply) => replies.throttle(&reply),

@@ -173,7 +173,7 @@ impl Session {
     ///
     /// # Errors
     /// The error reply, if it is invalid or not allowed.
-    #[inline]
+    #[inline(always)]
     pub(super) fn parse_command<'a>(&mut self, arguments: &[&'a [u8]]) -> Result<Command<'a>, ErrorReply> {
         let Some((name, arguments)) = arguments.split_first() else {
             return Ok(Command::Immediate);

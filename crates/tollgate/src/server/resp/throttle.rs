@@ -7,7 +7,7 @@ use tollgate_limiter::core::{Cell, Cost};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Throttle<'a> {
     pub(super) key: &'a [u8],
-    pub(super) params: ThrottleParams,
+    pub(super) cell: Cell,
     pub(super) op: ThrottleOp,
 }
 
@@ -15,7 +15,7 @@ pub(super) struct Throttle<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ThrottleParams {
     numbers: [i64; 3],
-    pub(super) cell: Cell,
+    cell: Cell,
 }
 
 /// The effect of the quantity.
@@ -37,10 +37,11 @@ pub(super) fn read<'a>(arguments: &[&'a [u8]], last: &mut Option<ThrottleParams>
     let numbers = [integer(burst)?, integer(count)?, integer(period)?];
     let op = ThrottleOp::from_number(integer(quantity)?);
     let params = match last {
-        Some(params) if params.numbers == numbers => *params,
-        _ => *last.insert(ThrottleParams::new(numbers)?),
+        Some(params) if params.numbers == numbers => params,
+        _ => last.insert(ThrottleParams::new(numbers)?),
     };
-    Ok(Throttle { key, params, op })
+    let cell = params.cell;
+    Ok(Throttle { key, cell, op })
 }
 
 impl ThrottleParams {
@@ -73,8 +74,12 @@ impl ThrottleOp {
 #[inline]
 fn integer(word: &[u8]) -> Result<i64, ErrorReply> {
     // Usually a few digits.
-    if !word.is_empty() && word.len() < 19 && word.iter().all(u8::is_ascii_digit) {
-        return Ok(word.iter().fold(0, |sum, digit| sum * 10 + i64::from(digit - b'0')));
+    let add = |sum: i64, byte: &u8| byte.is_ascii_digit().then(|| sum * 10 + i64::from(byte - b'0'));
+    if !word.is_empty()
+        && word.len() < 19
+        && let Some(number) = word.iter().try_fold(0, add)
+    {
+        return Ok(number);
     }
     let parsed = std::str::from_utf8(word).ok().and_then(|word| word.parse().ok());
     parsed.ok_or_else(|| format!("{STORE_ERROR}Couldn't parse as integer: {}", Escaped(word)))

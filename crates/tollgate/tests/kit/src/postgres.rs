@@ -146,6 +146,7 @@ impl Drop for Postgres {
 }
 
 /// Starts the server and waits until it answers.
+#[expect(clippy::disallowed_methods, reason = "waits for a real server")]
 fn run(programs: &Path, data: &Path, port: u16, durability: Durability) -> Child {
     let log = File::create(log_of(data)).unwrap();
     let started = Instant::now();

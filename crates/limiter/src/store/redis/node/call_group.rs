@@ -83,6 +83,9 @@ pub(crate) fn group(requests: &[&NodeRequest], scope: KeyScope, keyspace: &Redis
 /// Adds a request to a call.
 fn encode(request: &NodeRequest, keyspace: &RedisKeyspace, call: &mut Call) {
     match (request.op, &*request.charges) {
+        (ScriptOp::Settle | ScriptOp::Peek, [charge]) => {
+            call.request(&[with_key_text(charge, keyspace)], request.receipt.lease);
+        }
         (ScriptOp::Settle | ScriptOp::Peek, charges) => {
             let charges: Vec<Charge<KeyText>> = charges.iter().map(|charge| with_key_text(charge, keyspace)).collect();
             call.request(&charges, request.receipt.lease);

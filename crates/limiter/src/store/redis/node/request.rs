@@ -98,7 +98,12 @@ pub(crate) fn to_settlement(
         Ok(NodeReply::Script(now, replies)) => Settlement {
             allowed: replies.iter().all(is_allowed),
             now,
-            outcomes: replies.into_iter().map(outcome).collect(),
+            outcomes: {
+                // Not collected in place: replies are larger than outcomes, and their memory would be moved to shrink it.
+                let mut outcomes = Vec::with_capacity(replies.len());
+                outcomes.extend(replies.into_iter().map(outcome));
+                outcomes
+            },
         },
         Ok(NodeReply::NearCache(settlement)) => settlement,
         Err(error) => Settlement {

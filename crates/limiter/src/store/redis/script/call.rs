@@ -4,6 +4,8 @@
 //! charges, a key once for all charges on it.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
+use std::sync::LazyLock;
 use tollgate_core::{
     Charge, Cost, Decision, LeaseId, Limit, Mark, Micros, Policy, Receipt, Retry, Standing, State, Timestamp,
 };
@@ -45,13 +47,37 @@ pub struct CallTiming {
 pub struct Call {
     op: ScriptOp,
     keys: Vec<Vec<u8>>,
-    key_indexes: HashMap<Vec<u8>, u64>,
+    key_indexes: HashMap<Vec<u8>, u64, BuildHasherDefault<KeyHasher>>,
     terms: Vec<(Limit, Policy)>,
     numbers: Numbers,
     leases: Vec<u8>,
     has_leases: bool,
-    /// For each expected reply its limit, and the cost and lease of its receipt.
-    expected: Vec<(Limit, Cost, LeaseId)>,
+    /// For each expected reply the index of its limit in `terms`, and the cost and lease of its receipt.
+    expected: Vec<(usize, Cost, LeaseId)>,
+}
+
+/// Hashes a key by its last bytes, which are themselves a hash. Callers can choose subjects whose keys are alike where the
+/// key space has no secret, so the hash has one of its own.
+#[derive(Clone, Debug, Default)]
+struct KeyHasher(u64);
+
+/// Random numbers of this process, for [`KeyHasher`].
+static HASH_SECRETS: LazyLock<[u64; 2]> = LazyLock::new(|| [0, 1].map(|index| RandomState::new().hash_one(index)));
+
+impl Hasher for KeyHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        let tail = u128::from_le_bytes(bytes.last_chunk().copied().unwrap_or_default());
+        let [low, high] = *HASH_SECRETS;
+        let product = u128::from(tail as u64 ^ low) * u128::from((tail >> 64) as u64 ^ high);
+        self.0 = product as u64 ^ (product >> 64) as u64;
+    }
+
+    /// The length of a key, which all keys of a store share.
+    fn write_usize(&mut self, _: usize) {}
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 /// The reply to a call.
@@ -100,7 +126,7 @@ impl Call {
         Self {
             op,
             keys: Vec::new(),
-            key_indexes: HashMap::new(),
+            key_indexes: HashMap::default(),
             terms: Vec::new(),
             numbers: Numbers::default(),
             leases: Vec::new(),
@@ -207,7 +233,8 @@ impl Call {
                 replies.push(ChargeReply::Cleared(read_uint(&mut rest, 1)? == 1));
             }
         }
-        for (limit, cost, lease) in &self.expected {
+        for (term, cost, lease) in &self.expected {
+            let (limit, _) = self.terms.get(*term)?;
             replies.push(read_charge(&mut rest, self.op, limit, *cost, *lease)?);
         }
         rest.is_empty().then_some(ScriptReply {
@@ -233,7 +260,7 @@ impl Call {
             _ => self.numbers.push(cost.get()),
         }
         self.has_leases |= matches!(limit, Limit::Concurrency(_));
-        self.expected.push((*limit, cost, lease));
+        self.expected.push((term_index, cost, lease));
     }
 
     /// The index of a key among the script's, from one.

@@ -187,7 +187,7 @@ struct ImportAttribute {
 
 pub(in crate::server::admin) async fn import(call: Call) -> EndpointResult {
     call.check_unrestricted()?;
-    let format = TableFormat::of(call.query.get("format"), &call.headers)?;
+    let format = TableFormat::of(call.query.raw("format"), &call.headers)?;
     let reason = call.query.get("reason").unwrap_or_default();
     let read: Vec<(u32, ImportAttribute)> = table::read(&call.body, format, &COLUMNS, ROWS_MAX)?;
     let lines: Vec<u32> = read.iter().map(|(line, _)| *line).collect();
@@ -218,7 +218,7 @@ pub(in crate::server::admin) async fn import(call: Call) -> EndpointResult {
 
 pub(in crate::server::admin) async fn export(call: Call) -> EndpointResult {
     call.check_unrestricted()?;
-    let format = TableFormat::of(call.query.get("format"), &hyper::HeaderMap::new())?;
+    let format = TableFormat::of(call.query.raw("format"), &hyper::HeaderMap::new())?;
     let (filter, limit) = (filter(&call)?, call.limit(10_000)?);
     let after: Option<AttributeKey> = call.after()?;
     let found = call.control().attributes(&filter, after.as_ref(), limit).await;

@@ -46,7 +46,7 @@ fn filter(call: &Call) -> Result<RowFilter, AdminProblem> {
     if call.query.get("q").is_some() {
         call.check_subjects()?;
     }
-    let expires_before = match call.query.get("expiring").is_some() && call.query.flag("expiring")? {
+    let expires_before = match call.query.flag("expiring")? {
         true => Some(u64::MAX >> 1),
         false => None,
     };
@@ -286,7 +286,7 @@ struct ImportRow {
 }
 
 pub(in crate::server::admin) async fn import(call: Call) -> EndpointResult {
-    let format = TableFormat::of(call.query.get("format"), &call.headers)?;
+    let format = TableFormat::of(call.query.raw("format"), &call.headers)?;
     let reason = call.query.get("reason").unwrap_or_default();
     let rows: Vec<(u32, ImportRow)> = table::read(&call.body, format, &COLUMNS, ROWS_MAX)?;
     let count = rows.len();
@@ -352,7 +352,7 @@ pub(in crate::server::admin) fn with_lines(error: ControlError, lines: &[u32]) -
 }
 
 pub(in crate::server::admin) async fn export(call: Call) -> EndpointResult {
-    let format = TableFormat::of(call.query.get("format"), &hyper::HeaderMap::new())?;
+    let format = TableFormat::of(call.query.raw("format"), &hyper::HeaderMap::new())?;
     let (filter, limit) = (filter(&call)?, call.limit(10_000)?);
     let after: Option<RowKey> = call.after()?;
     let rows = call.control().rows(&filter, after.as_ref(), limit).await;

@@ -3,6 +3,7 @@
 use super::EndpointResult;
 use super::stale::{self, PresentItem};
 use super::versions::published_item;
+use crate::control::database::StaleItem;
 use crate::control::model::SetFile;
 use crate::control::{ControlError, PublishOptions, RuleLayer, RuleText, SetProblem};
 use crate::server::admin::problem::AdminProblem;
@@ -72,7 +73,7 @@ pub(in crate::server::admin) async fn list(call: Call) -> EndpointResult {
 
 /// A parameter that is one of these words.
 fn one_of<'c>(call: &'c Call, name: &str, words: &[&str]) -> Result<Option<&'c str>, AdminProblem> {
-    match call.query.get(name) {
+    match call.query.raw(name) {
         Some(word) if !words.contains(&word) => Err(AdminProblem::field(
             name,
             format!("must be one of: {}", words.join(", ")),
@@ -142,7 +143,7 @@ pub(in crate::server::admin) async fn put(call: Call) -> EndpointResult {
                 .put_rule(&domain, &id, &body.yaml, &options, author)
                 .await
         }
-        Err(error) => Err(error),
+        Err(found) => Err(ControlError::Stale(found)),
     };
     let published = match published {
         Ok(published) => published,
@@ -166,7 +167,7 @@ pub(in crate::server::admin) async fn put(call: Call) -> EndpointResult {
 }
 
 /// Checks the condition on a rule. Those of files have no revision, and are refused when they are written.
-fn check_rule(call: &Call, present: Option<&RuleText>, options: &PublishOptions) -> Result<(), ControlError> {
+fn check_rule(call: &Call, present: Option<&RuleText>, options: &PublishOptions) -> Result<(), Box<StaleItem>> {
     match present {
         Some(text) if text.layer != RuleLayer::Managed => Ok(()),
         text => stale::check(
@@ -212,7 +213,7 @@ pub(in crate::server::admin) async fn delete(call: Call) -> EndpointResult {
     let present = present.ok_or_else(|| AdminProblem::not_found("there is no such rule"))?;
     let published = match check_rule(&call, Some(&present), &options) {
         Ok(()) => call.control().delete_rule(&domain, &id, &options, author).await,
-        Err(error) => Err(error),
+        Err(found) => Err(ControlError::Stale(found)),
     };
     let published = match published {
         Ok(published) => published,

@@ -21,7 +21,7 @@ pub(super) struct PresentItem {
 }
 
 /// Rejects a write whose condition does not hold for an item of this revision; 0: it does not exist. The commit checks it again.
-pub(super) fn check(precondition: &Precondition, epoch: u64, revision: u64) -> Result<(), ControlError> {
+pub(super) fn check(precondition: &Precondition, epoch: u64, revision: u64) -> Result<(), Box<StaleItem>> {
     let holds = match *precondition {
         Precondition::Any => true,
         Precondition::Absent => revision == 0,
@@ -32,13 +32,13 @@ pub(super) fn check(precondition: &Precondition, epoch: u64, revision: u64) -> R
     };
     match holds {
         true => Ok(()),
-        false => Err(ControlError::Stale(Box::new(StaleItem {
+        false => Err(Box::new(StaleItem {
             epoch,
             revision,
             author: Author::default(),
             at: 0,
             item: String::new(),
-        }))),
+        })),
     }
 }
 

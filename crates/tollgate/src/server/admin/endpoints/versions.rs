@@ -170,7 +170,7 @@ struct PublishBody {
 pub(in crate::server::admin) async fn publish(call: Call) -> EndpointResult {
     let body: PublishBody = call.json()?;
     check_glass(&call, body.break_glass, &body.reason)?;
-    let skip_prepare = match call.query.get("prepare") {
+    let skip_prepare = match call.query.raw("prepare") {
         None => false,
         Some("skip") => {
             if !call.caller()?.has(Right::Admin) {

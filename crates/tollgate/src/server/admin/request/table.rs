@@ -49,7 +49,7 @@ pub(in crate::server::admin) fn read<T: DeserializeOwned>(
     let text = std::str::from_utf8(body).map_err(|_| AdminProblem::malformed("the body is not UTF-8"))?;
     let mut rows = Vec::new();
     let mut problems = Vec::new();
-    let values: Vec<(u32, Result<Value, String>)> = match format {
+    let values: TableRows = match format {
         TableFormat::Ndjson => text
             .lines()
             .zip(1..)
@@ -81,12 +81,11 @@ pub(in crate::server::admin) fn invalid(problems: &[SetProblem]) -> AdminProblem
     AdminProblem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail).with("problems", json!(problems))
 }
 
+/// The rows of a file by their lines, as objects or with the reason why they are none.
+type TableRows = Vec<(u32, Result<Value, String>)>;
+
 /// Rows of CSV as objects. Empty cells are left out, and `subject` is read from `merchant=m_42;region=eu` where it is an object.
-fn csv_values(
-    text: &str,
-    columns: &[&str],
-    rows_max: usize,
-) -> Result<Vec<(u32, Result<Value, String>)>, AdminProblem> {
+fn csv_values(text: &str, columns: &[&str], rows_max: usize) -> Result<TableRows, AdminProblem> {
     let mut records = csv_records(text, rows_max + 2);
     let Some((_, header)) = (!records.is_empty()).then(|| records.remove(0)) else {
         return Err(AdminProblem::malformed("the first line must name the columns"));
@@ -175,7 +174,7 @@ fn csv_records(text: &str, records_max: usize) -> Vec<(u32, Vec<String>)> {
 
 /// A cell of an export. One that a spreadsheet would run as a formula begins with a quote.
 pub(in crate::server::admin) fn csv_cell(text: &str) -> String {
-    let text = match text.starts_with(FORMULA) {
+    let text = match is_formula(text) {
         true => format!("'{text}"),
         false => text.to_owned(),
     };
@@ -188,9 +187,14 @@ pub(in crate::server::admin) fn csv_cell(text: &str) -> String {
 /// The cell as it was before its export.
 fn unquote_formula(cell: String) -> String {
     match cell.strip_prefix('\'') {
-        Some(rest) if rest.starts_with(FORMULA) => rest.to_owned(),
+        Some(rest) if is_formula(rest) => rest.to_owned(),
         _ => cell,
     }
+}
+
+/// True for a text that a spreadsheet would run, and for one that looks like the quoted form of such a text.
+fn is_formula(text: &str) -> bool {
+    text.trim_start_matches('\'').starts_with(FORMULA)
 }
 
 const FORMULA: [char; 4] = ['=', '+', '-', '@'];
@@ -212,6 +216,9 @@ mod tests {
         let expected = json!({"rule":"plan","subject":{"merchant":"m_1","region":"eu"},"terms":"5/min","note":note});
         assert_eq!(rows, [(2, expected)]);
         assert_eq!(csv_cell("@x"), "'@x");
+        for text in ["=x", "'=x", "''=x", "'x", "x'"] {
+            assert_eq!(unquote_formula(csv_cell(text)), text);
+        }
     }
 
     #[test]
