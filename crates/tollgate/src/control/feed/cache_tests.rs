@@ -80,6 +80,9 @@ impl Instance {
         let held = Arc::downgrade(&self.control.parts);
         drop(self);
         eventually("the end of its tasks", async || held.strong_count() == 0).await;
+        // The last connection to the file moves everything into it.
+        let log = folder.join("data/control.db-wal");
+        eventually("a closed database", async || !log.exists()).await;
         prepare(&folder.join("data"));
         Self::open(choice, server, folder).await
     }
@@ -93,7 +96,13 @@ impl Instance {
             note: String::new(),
             expires_at: 0,
         };
-        self.control.write_row(row, &WriteOptions::default(), author()).await
+        let written = self.control.write_row(row, &WriteOptions::default(), author()).await?;
+        assert!(
+            self.control
+                .wait_applied(written.revision, Duration::from_secs(20))
+                .await
+        );
+        Ok(written)
     }
 
     async fn publish(&self, text: &str) {
@@ -107,7 +116,12 @@ impl Instance {
             skip_prepare: true,
             ..PublishOptions::default()
         };
-        self.control.publish(set, &options, author()).await.unwrap();
+        let published = self.control.publish(set, &options, author()).await.unwrap();
+        assert!(
+            self.control
+                .wait_applied(published.revision, Duration::from_secs(20))
+                .await
+        );
     }
 
     /// Waits until it has what another one has.
@@ -198,7 +212,12 @@ async fn an_empty_store_is_filled_again_and_starts_new_instances() {
     eventually("a head", async || has_head(&server).await).await;
     let mut connection = connect(&server);
     let _: () = query(&mut connection, &["FLUSHALL"]);
-    eventually("a head again", async || has_head(&server).await).await;
+    eventually("everything again", async || {
+        let keys: Vec<String> = query(&mut connection, &["KEYS", "tg:{cfg}:*"]);
+        let has = |start: &str| keys.iter().any(|key| key.starts_with(start));
+        has("tg:{cfg}:head") && has("tg:{cfg}:set:") && has("tg:{cfg}:rows:") && has("tg:{cfg}:log")
+    })
+    .await;
     // Nobody is left but the store.
     let expected = service.status();
     drop(service);

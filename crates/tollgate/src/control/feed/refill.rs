@@ -175,7 +175,16 @@ impl Round<'_> {
         if occasion == Occasion::Interval {
             self.renew_claim(ttl).await?;
         }
-        let found = self.reader.cache.read(&[HEAD]).await?.pop().flatten();
+        let set_name = ManifestKind::Set { set: self.set }.name();
+        let mut values = self.reader.cache.read(&[HEAD, &set_name, SNAPSHOTS]).await?.into_iter();
+        let (found, set, snapshots) = (
+            values.next().flatten(),
+            values.next().flatten(),
+            values.next().flatten(),
+        );
+        if snapshots.is_none() {
+            state.verified = None;
+        }
         // One that no instance of this fleet has written counts as none.
         let found = found.and_then(|value| CacheHead::parse(&value, &self.reader.signer).ok());
         if let Some(found) = &found {
@@ -186,7 +195,7 @@ impl Round<'_> {
             .written
             .as_ref()
             .is_some_and(|(head, at)| *head == self.head && at.elapsed() < REISSUE_INTERVAL);
-        let has_set = found.as_ref().is_some_and(|found| found.set == self.set);
+        let has_set = set.is_some() || self.head.live_version == 0;
         if !has_set || occasion == Occasion::Interval && !is_issued {
             self.keep_set(ttl).await?;
         }

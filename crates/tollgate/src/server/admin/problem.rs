@@ -44,7 +44,7 @@ impl AdminProblem {
 
     /// The text for the caller.
     pub(in crate::server::admin) fn detail(&self) -> &str {
-        &self.detail
+        &self.parts.detail
     }
 
     /// A request that cannot be read.
