@@ -43,7 +43,7 @@ impl SettingsReader<'_> {
             admin: self.listen(find("admin"), ADMIN),
             ..ServerSettings::default()
         };
-        // The admin API alone is a control service, if it is asked for; nobody wants the default alone.
+        // The admin API alone is a control service, if it is configured; the default alone is no reason to run.
         let has_admin = matches!(server.admin, Some((_, Some(_))));
         let listeners = [&server.http, &server.grpc, &server.resp];
         if let (true, Some(node)) = (listeners.into_iter().all(Option::is_none) && !has_admin, find("http"))

@@ -73,7 +73,7 @@ impl Admin {
     }
 
     /// Checks that an address that other machines reach is protected: an admin exists, and clients use TLS. A database that does not
-    /// answer may have one; it answers before anybody gets in, and no code is printed.
+    /// answer may have one; it answers before any request is authenticated, and no code is printed.
     ///
     /// # Errors
     /// The reason why it must not be served, and the next step.
@@ -100,7 +100,7 @@ impl Admin {
                 .iter()
                 .any(|found| found.role == Role::Admin && access::is_active(found)),
             None => {
-                tracing::warn!(%address, "the control database does not answer; nobody can log in until it does");
+                tracing::warn!(%address, "the control database does not answer; no login works until it does");
                 true
             }
         };

@@ -33,7 +33,7 @@ pub struct ControlMetrics {
     pub writes_refused: AlignedCount,
     /// Writes that failed, because the database did not answer or its disk is full.
     pub writes_failed: AlignedCount,
-    /// 1 while the database answers; 0 also if there is none.
+    /// 1 while the database answers; 0 also without one.
     pub database_up: AlignedCount,
     /// 1 if the last verification of the audit log found it broken.
     pub audit_broken: AlignedCount,
