@@ -21,7 +21,7 @@ pub(crate) struct Failure {
     text: String,
     /// The next step; empty if the reason names it.
     next_step: String,
-    /// The `code` of the server's problem document; empty if there is none.
+    /// The `code` of the server's problem document; empty without one.
     pub(crate) problem_code: String,
     problems: Vec<ServerProblem>,
     /// Rows and instances that the server names.
