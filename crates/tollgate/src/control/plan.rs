@@ -18,7 +18,7 @@ use tollgate_limiter::core::rules::{Rule, RuleSet};
 
 /// The differences between the live rule set and the next one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Plan {
+pub struct ChangePlan {
     /// The differences: those of the next set in file order, then what is removed.
     pub lines: Vec<PlanLine>,
     /// The override rows that the differences concern.
@@ -68,9 +68,9 @@ pub enum PlanOp {
     Removed,
 }
 
-impl Plan {
+impl ChangePlan {
     /// Compares the live rule set with the next one, for one instance that reads it. Override rows are added by
-    /// [`Plan::with_rows`].
+    /// [`ChangePlan::with_rows`].
     pub fn between(live: &RuleSet, next: &RuleSet) -> Self {
         let known: HashMap<(&str, &str), &Rule> = live.rules().iter().map(|rule| (key(rule), rule)).collect();
         let mut plan = Self {

@@ -145,7 +145,7 @@ pub(crate) fn machine_paths(files: &[File]) -> Vec<String> {
     find(files.iter(), &MACHINE_PATHS, "is a path of one machine")
 }
 
-/// Front ends call the gate and never each other; nothing imports the admin front end.
+/// Front ends call the gate and never each other; nothing imports the admin front end but the commands, which start it.
 pub(crate) fn imports(files: &[File]) -> Vec<String> {
     let mut violations = Vec::new();
     for file in files {
@@ -163,7 +163,7 @@ pub(crate) fn imports(files: &[File]) -> Vec<String> {
                     file.path
                 ));
             }
-            if part == ADMIN && home != ADMIN {
+            if part == ADMIN && home != ADMIN && !inside.starts_with(COMMANDS) {
                 violations.push(format!("{}: imports `{ADMIN}`, which nothing may", file.path));
             }
         }
@@ -347,6 +347,7 @@ const REDIS_LAYERS: [&str; 4] = ["script", "connection", "node", "topology"];
 
 const FRONT_ENDS: [&str; 4] = ["http", "grpc", "resp", "proxy"];
 const ADMIN: &str = "admin";
+const COMMANDS: &str = "cli/";
 const LINES_MAX: usize = 700;
 
 const TOP_LEVEL: [&str; 18] = [

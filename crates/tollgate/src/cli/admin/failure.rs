@@ -20,8 +20,13 @@ pub(crate) struct Failure {
     /// The reason.
     text: String,
     /// The next step; empty if the reason names it.
+<<<<<<< HEAD
     next_step: Box<str>,
     /// The `code` of the server's problem document; empty if there is none.
+=======
+    next_step: String,
+    /// The `code` of the server's problem document; empty without one.
+>>>>>>> cli
     pub(crate) problem_code: String,
     problems: Vec<ServerProblem>,
     /// Rows and instances that the server names.

@@ -5,7 +5,7 @@ use crate::cli::admin::table::{cell, number};
 use crate::cli::admin::{AdminArgs, AdminCall, CommandResult, Failure, report, warn};
 use crate::cli::args::print;
 use crate::cli::control::version_text;
-use crate::control::plan::Plan;
+use crate::control::plan::ChangePlan;
 use clap::Args;
 use hyper::Method;
 use hyper::header::HeaderName;
@@ -62,7 +62,7 @@ pub(super) struct PublishArgs {
 
 /// A plan of the server, and the live set it was made for.
 pub(super) struct ServerPlan {
-    pub(super) plan: Plan,
+    pub(super) plan: ChangePlan,
     /// The whole response.
     pub(super) body: Value,
     /// The entity tag of the live set; none if nothing is published yet.
@@ -160,7 +160,7 @@ impl PublishArgs {
     }
 }
 
-/// What a publish did.
+/// The result of a publish, for people.
 fn published_text(done: &Value, dry_run: bool) -> String {
     let (version, revision) = (number(done, "version"), number(done, "revision"));
     if done.get("changed").and_then(Value::as_bool) == Some(false) {

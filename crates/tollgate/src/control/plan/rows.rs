@@ -1,6 +1,6 @@
 //! The override rows that a plan concerns: above a lowered limit, invalid under the new rule, or without a rule.
 
-use super::{EffectKind, Plan, PlanOp};
+use super::{ChangePlan, EffectKind, PlanOp};
 use crate::control::model::OverrideRow;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -44,7 +44,7 @@ pub struct RowSample {
     pub terms: String,
 }
 
-impl Plan {
+impl ChangePlan {
     /// Adds the notes about override rows. `next` is the rule set of the plan; `is_invalid` tells for the index of a row
     /// that `next` cannot have it.
     #[must_use]

@@ -12,8 +12,8 @@ fn rules(text: &str) -> RuleSet {
     parser.finish().expect("sound rules").rules
 }
 
-fn plan(live: &str, next: &str) -> Plan {
-    Plan::between(&rules(live), &rules(next))
+fn plan(live: &str, next: &str) -> ChangePlan {
+    ChangePlan::between(&rules(live), &rules(next))
 }
 
 /// The differences between two spellings of one rule, each with its effect.
@@ -70,7 +70,7 @@ plan: 2 changed, 1 added, 1 removed, 1 unchanged; format 3, supported by 12 of 1
         "{listed}"
     );
     let json = serde_json::to_string(&plan).expect("plain data");
-    assert_eq!(serde_json::from_str::<Plan>(&json).expect("its own form"), plan);
+    assert_eq!(serde_json::from_str::<ChangePlan>(&json).expect("its own form"), plan);
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn rows_of_a_removed_rule_and_invalid_ones_are_named() {
     let live = rules("rules: [{ id: a, per: user, limit: 9/s }, { id: b, per: user, limit: 9/s }]");
     let next = rules("rules: [{ id: b, per: user, algorithm: fixed_window, limit: 9/s }]");
     let rows = [row("a", "1/s"), row("b", "5/s burst 9"), row("b", "5/s")];
-    let plan = Plan::between(&live, &next).with_rows(&next, &rows, |index| index == 1);
+    let plan = ChangePlan::between(&live, &next).with_rows(&next, &rows, |index| index == 1);
     let text = plan.to_string();
     assert!(
         text.contains("! 1 override row of default/a is kept without a rule (list: --rows)\n"),
@@ -306,7 +306,7 @@ fn a_row_is_above_a_limit_if_all_its_windows_are() {
     let listed = |live: &str, next: &str, rows: &[&str]| -> Vec<String> {
         let rule = |options: &str| rules(&format!("rules: [{{ id: r, per: user, {options} }}]"));
         let rows: Vec<OverrideRow> = rows.iter().map(|terms| row(terms)).collect();
-        let plan = Plan::between(&rule(live), &rule(next)).with_rows(&rule(next), &rows, |_| false);
+        let plan = ChangePlan::between(&rule(live), &rule(next)).with_rows(&rule(next), &rows, |_| false);
         let samples = plan.rows.into_iter().flat_map(|note| note.sample);
         samples.map(|sample| sample.terms).collect()
     };

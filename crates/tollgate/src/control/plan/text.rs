@@ -1,20 +1,20 @@
 //! Plans as text: columns padded to the longest cell.
 
 use super::rows::RowConcern;
-use super::{Plan, PlanLine, PlanOp};
+use super::{ChangePlan, PlanLine, PlanOp};
 use std::fmt;
 
-impl fmt::Display for Plan {
+impl fmt::Display for ChangePlan {
     /// The lines, the override rows that they concern, and the summary. An equal set is `no changes`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.write(f, false)
     }
 }
 
-impl Plan {
+impl ChangePlan {
     /// The same text with the override rows listed.
     pub fn text_with_rows(&self) -> String {
-        struct Listed<'p>(&'p Plan);
+        struct Listed<'p>(&'p ChangePlan);
         impl fmt::Display for Listed<'_> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 self.0.write(f, true)

@@ -4,7 +4,7 @@ use super::{CheckedSet, PlannedSet, PublishOptions, PublishSet, Published, commi
 use crate::control::database::{CommitRequest, Database, ItemCondition, ItemKey, NewVersion, RuleChange};
 use crate::control::layers::{ControlParts, PreparedSet};
 use crate::control::model::{Author, ChangeBody, Digest, Precondition, SetFile, VersionMeta, VersionState};
-use crate::control::plan::{FORMAT, Plan, PlanOp};
+use crate::control::plan::{ChangePlan, FORMAT, PlanOp};
 use crate::control::state::{LiveState, RejectedRow, RuleLayer};
 use crate::control::tables::RowTables;
 use crate::control::{ControlError, ControlResult, SetProblem, chain, fleet, layers};
@@ -63,7 +63,7 @@ pub(in crate::control) async fn plan(parts: &Arc<ControlParts>, files: Vec<SetFi
     let (amended, _, problems) = parts.tables.amended(&set.rules);
     let invalid: HashSet<usize> = problems.iter().map(|problem| problem.index).collect();
     let live = parts.gate.active_rules();
-    let mut plan = Plan::between(&live, &amended).with_rows(&amended, &rows, |index| invalid.contains(&index));
+    let mut plan = ChangePlan::between(&live, &amended).with_rows(&amended, &rows, |index| invalid.contains(&index));
     let fleet = fleet::view(parts).await.instances;
     let reading = fleet.iter().filter(|instance| instance.status.formats >= plan.format);
     (plan.supported, plan.instances) = (reading.count().max(1), fleet.len().max(1));
@@ -414,7 +414,7 @@ fn deletion(row: RejectedRow) -> ChangeBody {
 fn rule_changes(live: &RuleSet, next: &RuleSet) -> Vec<RuleChange> {
     let mut seen = HashSet::new();
     let mut changes = Vec::new();
-    for line in Plan::between(live, next).lines {
+    for line in ChangePlan::between(live, next).lines {
         if !seen.insert((line.domain.clone(), line.rule.clone())) {
             continue;
         }

@@ -2,7 +2,7 @@
 
 use crate::control::SetProblem;
 use crate::control::model::{Digest, Precondition, RowSubject, SetFile};
-use crate::control::plan::Plan;
+use crate::control::plan::ChangePlan;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -125,7 +125,7 @@ pub struct PlannedSet {
     /// The digest of the files.
     pub digest: Digest,
     /// The plan.
-    pub plan: Plan,
+    pub plan: ChangePlan,
 }
 
 /// The result of a check of files.

@@ -6,7 +6,7 @@ use crate::control::chain::digest_of;
 use crate::control::database::ItemKey;
 use crate::control::layers::{ControlParts, layer_of};
 use crate::control::model::{Author, Grammar, SetFile};
-use crate::control::plan::{Plan, PlanLine, PlanOp};
+use crate::control::plan::{ChangePlan, PlanLine, PlanOp};
 use crate::control::state::{RuleLayer, RuleText};
 use crate::control::{ControlError, ControlResult, SetProblem};
 use crate::rule_source::MANAGED_PREFIX;
@@ -109,7 +109,7 @@ async fn publish_edit(
     let live = parts.gate.active_rules();
     let (next, _, _) = parts.tables.amended(set.rules());
     let is_quickstart = live.rules().iter().any(|rule| layer_of(rule) == RuleLayer::Quickstart);
-    let plan = Plan::between(&live, &next);
+    let plan = ChangePlan::between(&live, &next);
     // The first rule takes the place of those that are built in.
     let is_other = |line: &&PlanLine| line.domain != domain || line.rule != id;
     let mut others = plan.lines.iter().filter(is_other);

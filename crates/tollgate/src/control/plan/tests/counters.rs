@@ -1,8 +1,8 @@
-//! What a plan states about counters, compared with what the limiter does when the rules are replaced.
+//! The statements of a plan about counters, compared with what the limiter does when the rules are replaced.
 
 use super::rules;
 use crate::control::plan::effect::Effect;
-use crate::control::plan::{EffectKind, Plan, compare};
+use crate::control::plan::{ChangePlan, EffectKind, compare};
 use std::sync::Arc;
 use tollgate_limiter::RuleLimiter;
 use tollgate_limiter::clock::Clock;
@@ -66,7 +66,7 @@ fn rule(options: &str) -> String {
 /// The largest restart that a plan states, and the texts of its effects.
 fn stated(live: &str, next: &str) -> (u64, Vec<String>) {
     let (live, next) = (rules(live), rules(next));
-    let plan = Plan::between(&live, &next);
+    let plan = ChangePlan::between(&live, &next);
     let (Some(before), Some(after)) = (live.rules().first(), next.rules().first()) else {
         return (0, Vec::new());
     };
@@ -233,7 +233,7 @@ fn a_plan_of_a_rule_that_restarts_claims_no_kept_usage() {
         ("per: user, limit: 100/min", "per: city, limit: 60/min, cost: 2"),
         ("per: user, limit: 100/min", "per: city, limit: 200/min"),
     ] {
-        let plan = Plan::between(&rules(&rule(live)), &rules(&rule(next)));
+        let plan = ChangePlan::between(&rules(&rule(live)), &rules(&rule(next)));
         let kinds: Vec<EffectKind> = plan.lines.iter().map(|line| line.effect_kind).collect();
         assert_eq!(kinds.first(), Some(&EffectKind::Restart));
         assert!(kinds.iter().skip(1).all(|kind| *kind == EffectKind::None), "{plan}");
