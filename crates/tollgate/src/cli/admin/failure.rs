@@ -20,13 +20,8 @@ pub(crate) struct Failure {
     /// The reason.
     text: String,
     /// The next step; empty if the reason names it.
-<<<<<<< HEAD
-    next_step: Box<str>,
-    /// The `code` of the server's problem document; empty if there is none.
-=======
     next_step: String,
     /// The `code` of the server's problem document; empty without one.
->>>>>>> cli
     pub(crate) problem_code: String,
     problems: Vec<ServerProblem>,
     /// Rows and instances that the server names.
@@ -124,7 +119,7 @@ impl Failure {
         Self {
             code,
             text,
-            next_step: next_step.into(),
+            next_step: next_step.to_owned(),
             problem_code,
             problems,
             lines: [row_lines(&body), instance_lines(&body), diff_lines(&member("diff"))].concat(),
@@ -140,7 +135,7 @@ impl Failure {
     }
 
     /// The same with another reason and next step.
-    pub(crate) fn because(self, text: impl Into<String>, next_step: impl Into<Box<str>>) -> Self {
+    pub(crate) fn because(self, text: impl Into<String>, next_step: impl Into<String>) -> Self {
         Self {
             text: text.into(),
             next_step: next_step.into(),
