@@ -3,7 +3,7 @@
 use super::Database;
 use super::connection::{Connection, Parameter, ResultRow, parameters};
 use super::error::{DatabaseError, DatabaseResult};
-use super::query::{Select, contains, one_of_keys, value_rows};
+use super::query::{PARAMETERS, Select, contains, one_of_keys, value_rows};
 use super::requests::{AttributeFilter, AttributeKey};
 use super::writer::ledger::ITEMS_MAX;
 use crate::control::model::SubjectAttribute;
@@ -73,16 +73,18 @@ pub(super) async fn find_attributes(
     connection: &mut Connection,
     keys: &[AttributeKey],
 ) -> DatabaseResult<Vec<SubjectAttribute>> {
-    if keys.is_empty() {
-        return Ok(Vec::new());
+    let mut attributes = Vec::new();
+    for keys in keys.chunks(PARAMETERS / 3) {
+        let sql = format!(
+            "WITH wanted (wanted_source, wanted_subject, wanted_name) AS (VALUES {}) {COLUMNS}
+             JOIN wanted ON source = wanted_source AND subject = wanted_subject AND name = wanted_name",
+            value_rows(keys.len(), 3)
+        );
+        for row in connection.fetch(AssertSqlSafe(sql), &key_parameters(keys)).await? {
+            attributes.push(attribute_of(&row)?);
+        }
     }
-    let sql = format!(
-        "WITH wanted (wanted_source, wanted_subject, wanted_name) AS (VALUES {}) {COLUMNS}
-         JOIN wanted ON source = wanted_source AND subject = wanted_subject AND name = wanted_name",
-        value_rows(keys.len(), 3)
-    );
-    let found = connection.fetch(AssertSqlSafe(sql), &key_parameters(keys)).await?;
-    found.iter().map(attribute_of).collect()
+    Ok(attributes)
 }
 
 /// Writes these attributes over those with the same keys. Each key appears once.
@@ -90,9 +92,13 @@ pub(super) async fn upsert_attributes(
     connection: &mut Connection,
     attributes: &[SubjectAttribute],
 ) -> DatabaseResult<()> {
-    if attributes.is_empty() {
-        return Ok(());
+    for attributes in attributes.chunks(PARAMETERS / 6) {
+        upsert(connection, attributes).await?;
     }
+    Ok(())
+}
+
+async fn upsert(connection: &mut Connection, attributes: &[SubjectAttribute]) -> DatabaseResult<()> {
     let sql = format!(
         "INSERT INTO subject_attribute (source, subject, name, value, revision, actor) VALUES {}
          ON CONFLICT (source, subject, name) DO UPDATE SET value = excluded.value, revision = excluded.revision,
@@ -118,14 +124,13 @@ pub(super) async fn upsert_attributes(
 
 /// Deletes the attributes with these keys.
 pub(super) async fn delete_attributes(connection: &mut Connection, keys: &[AttributeKey]) -> DatabaseResult<()> {
-    if keys.is_empty() {
-        return Ok(());
+    for keys in keys.chunks(PARAMETERS / 3) {
+        let sql = format!(
+            "DELETE FROM subject_attribute WHERE {}",
+            one_of_keys(["source", "subject", "name"], keys.len())
+        );
+        connection.execute(AssertSqlSafe(sql), &key_parameters(keys)).await?;
     }
-    let sql = format!(
-        "DELETE FROM subject_attribute WHERE {}",
-        one_of_keys(["source", "subject", "name"], keys.len())
-    );
-    connection.execute(AssertSqlSafe(sql), &key_parameters(keys)).await?;
     Ok(())
 }
 

@@ -3,6 +3,9 @@
 use super::connection::Parameter;
 use std::fmt::Write as _;
 
+/// Parameters of one statement. SQLite finds each by its name in a list of all, so many of them take their square in time.
+pub(super) const PARAMETERS: usize = 480;
+
 /// A query under construction.
 pub(super) struct Select {
     sql: String,

@@ -3,7 +3,7 @@
 use super::Database;
 use super::connection::{Connection, Parameter, ResultRow, parameters};
 use super::error::{DatabaseError, DatabaseResult};
-use super::query::{Select, contains, one_of_keys, value_rows};
+use super::query::{PARAMETERS, Select, contains, one_of_keys, value_rows};
 use super::requests::{RowFilter, RowKey};
 use super::writer::ledger::ITEMS_MAX;
 use crate::control::model::{OverrideRow, RowSubject};
@@ -95,24 +95,30 @@ pub(super) async fn all_rows(connection: &mut Connection) -> DatabaseResult<Vec<
 
 /// The rows with these keys.
 pub(super) async fn find_rows(connection: &mut Connection, keys: &[RowKey]) -> DatabaseResult<Vec<OverrideRow>> {
-    if keys.is_empty() {
-        return Ok(Vec::new());
+    let mut rows = Vec::new();
+    for keys in keys.chunks(PARAMETERS / 3) {
+        // A join: SQLite reads the whole table for `IN (VALUES …)`.
+        let sql = format!(
+            "WITH wanted (wanted_domain, wanted_rule, wanted_subject) AS (VALUES {}) {COLUMNS}
+             JOIN wanted ON domain = wanted_domain AND rule = wanted_rule AND subject = wanted_subject",
+            value_rows(keys.len(), 3)
+        );
+        for row in connection.fetch(AssertSqlSafe(sql), &key_parameters(keys)).await? {
+            rows.push(row_of(&row)?);
+        }
     }
-    // A join: SQLite reads the whole table for `IN (VALUES …)`.
-    let sql = format!(
-        "WITH wanted (wanted_domain, wanted_rule, wanted_subject) AS (VALUES {}) {COLUMNS}
-         JOIN wanted ON domain = wanted_domain AND rule = wanted_rule AND subject = wanted_subject",
-        value_rows(keys.len(), 3)
-    );
-    let found = connection.fetch(AssertSqlSafe(sql), &key_parameters(keys)).await?;
-    found.iter().map(row_of).collect()
+    Ok(rows)
 }
 
 /// Writes these rows over those with the same keys. Each key appears once.
 pub(super) async fn upsert_rows(connection: &mut Connection, rows: &[OverrideRow]) -> DatabaseResult<()> {
-    if rows.is_empty() {
-        return Ok(());
+    for rows in rows.chunks(PARAMETERS / 8) {
+        upsert(connection, rows).await?;
     }
+    Ok(())
+}
+
+async fn upsert(connection: &mut Connection, rows: &[OverrideRow]) -> DatabaseResult<()> {
     let sql = format!(
         "INSERT INTO override_row (domain, rule, subject, terms, note, expires_at, revision, actor) VALUES {}
          ON CONFLICT (domain, rule, subject) DO UPDATE SET terms = excluded.terms, note = excluded.note,
@@ -140,14 +146,13 @@ pub(super) async fn upsert_rows(connection: &mut Connection, rows: &[OverrideRow
 
 /// Deletes the rows with these keys.
 pub(super) async fn delete_rows(connection: &mut Connection, keys: &[RowKey]) -> DatabaseResult<()> {
-    if keys.is_empty() {
-        return Ok(());
+    for keys in keys.chunks(PARAMETERS / 3) {
+        let sql = format!(
+            "DELETE FROM override_row WHERE {}",
+            one_of_keys(["domain", "rule", "subject"], keys.len())
+        );
+        connection.execute(AssertSqlSafe(sql), &key_parameters(keys)).await?;
     }
-    let sql = format!(
-        "DELETE FROM override_row WHERE {}",
-        one_of_keys(["domain", "rule", "subject"], keys.len())
-    );
-    connection.execute(AssertSqlSafe(sql), &key_parameters(keys)).await?;
     Ok(())
 }
 

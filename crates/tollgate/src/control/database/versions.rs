@@ -3,7 +3,7 @@
 use super::Database;
 use super::connection::{Connection, ResultRow, parameters};
 use super::error::{DatabaseError, DatabaseResult};
-use super::query::{Select, value_rows};
+use super::query::{PARAMETERS, Select, value_rows};
 use super::requests::{NewVersion, RuleHistoryEntry};
 use super::writer::ledger::{AuditDraft, Ledger};
 use super::writer::{WriteReply, WriteRequest};
@@ -14,8 +14,6 @@ use std::collections::BTreeSet;
 
 /// The most bytes of text in one version.
 pub const MAX_SET_BYTES: usize = 16 << 20;
-/// Files that are written by one statement.
-const FILES_PER_STATEMENT: usize = 500;
 
 impl Database {
     /// Saves a version and returns it with its number.
@@ -217,7 +215,7 @@ pub(super) async fn save(ledger: &mut Ledger, version: &NewVersion, author: &Aut
             ],
         )
         .await?;
-    for files in version.files.chunks(FILES_PER_STATEMENT) {
+    for files in version.files.chunks(PARAMETERS / 4) {
         save_files(&mut ledger.connection, meta.number, files).await?;
     }
     let target = format!("version {}", meta.number);

@@ -3,7 +3,7 @@
 use super::ledger::{AuditDraft, Ledger};
 use crate::control::database::connection::parameters;
 use crate::control::database::error::{DatabaseError, DatabaseResult, StaleItem};
-use crate::control::database::query::value_rows;
+use crate::control::database::query::{PARAMETERS, value_rows};
 use crate::control::database::requests::{
     CommitRequest, Committed, IdempotencyKey, ItemCondition, ItemKey, RuleChange,
 };
@@ -223,7 +223,7 @@ async fn publish(
             parameters![change.revision, version],
         )
         .await?;
-    for rules in request.rules.chunks(BATCH) {
+    for rules in request.rules.chunks(PARAMETERS / 6) {
         add_history(ledger, rules, change.revision).await?;
     }
     let action = if is_rollback { "rollback" } else { "publish" };
