@@ -105,5 +105,5 @@ fn failure(error: DatabaseError) -> Failure {
     }
 }
 
-/// The actor in the audit log: nobody was authenticated.
+/// The actor in the audit log: no one was authenticated.
 const AUTHOR: &str = "offline";
