@@ -174,21 +174,6 @@ fn problems(status: &Value) -> Vec<String> {
             "the cache in the shared store is unavailable; instances without a database get no changes".to_owned(),
         );
     }
-    let fleet = status.get("fleet").unwrap_or(&Value::Null);
-    let warnings = fleet.get("warnings").and_then(Value::as_array);
-    found.extend(
-        warnings
-            .into_iter()
-            .flatten()
-            .filter_map(Value::as_str)
-            .map(str::to_owned),
-    );
-    if flag(fleet, "differ") == Some(true) {
-        found.push("instances use different rules; compare their revisions and digests".to_owned());
-    }
-    if let Some(error) = fleet.get("error").and_then(Value::as_str) {
-        found.push(format!("other instances cannot be seen: {error}"));
-    }
     let database = status.get("database").unwrap_or(&Value::Null);
     if cell(database, "kind") != "none" && flag(database, "up") == Some(false) && !is_empty(status) {
         found.push("the database is unavailable; decisions continue, writes are refused".to_owned());

@@ -106,12 +106,6 @@ impl ControlServer {
         }
     }
 
-    /// Ends it at once.
-    pub(crate) fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-
     /// Asks it to stop, and waits until it has.
     pub(crate) fn stop(&mut self) {
         let id = self.child.id().to_string();
