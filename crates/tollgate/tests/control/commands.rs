@@ -424,5 +424,5 @@ fn a_token_is_added_offline_while_the_server_is_stopped_and_only_then() {
         &["user", "add", "anna", "--role", "viewer", "--offline"],
     );
     assert_eq!(held.code, Some(2), "{held:?}");
-    assert!(held.stderr.contains("stop the server first"), "{held:?}");
+    assert!(held.stderr.contains("has locked data; stop it"), "{held:?}");
 }
