@@ -130,6 +130,7 @@ impl HttpService {
     }
 
     /// The response to a request, also to one that panics.
+    #[allow(clippy::redundant_allocation, reason = "the outer count is that of one connection")]
     pub(super) async fn respond_guarded(
         service: Arc<Arc<Self>>,
         routed: RoutedRequest,
