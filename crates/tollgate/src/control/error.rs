@@ -40,7 +40,7 @@ pub enum ControlError {
         /// The text for people.
         text: String,
         /// The live version, if there is one.
-        live: Option<VersionMeta>,
+        live: Option<Box<VersionMeta>>,
     },
     /// The rule is one of a file of this instance (409 `file-layer`): its location.
     FileLayer(String),

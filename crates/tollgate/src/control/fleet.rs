@@ -22,8 +22,9 @@ use super::plan::FORMAT;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
-use tokio::time::{sleep, timeout};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
 
 /// The status that an instance reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

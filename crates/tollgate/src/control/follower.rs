@@ -12,10 +12,11 @@ use super::model::{Change, DatabaseHead, Digest};
 use super::state::{LiveState, RulesOrigin};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 use tokio::sync::{broadcast, watch};
-use tokio::time::sleep_until;
+use tokio::time::{Instant, sleep_until};
 use tollgate_limiter::store::redis::ConfigCache;
 
 /// Follows the database and the cache without end.
@@ -31,8 +32,8 @@ pub(super) async fn follow(parts: &Arc<ControlParts>) {
             () = parts.wake.notified() => Trigger::Wake,
             () = changed(&mut hints) => Trigger::DatabaseHint,
             () = received(&mut messages) => Trigger::CacheMessage,
-            () = sleep_until(next_database_poll.into()) => Trigger::DatabasePoll,
-            () = sleep_until(next_poll.into()) => Trigger::CachePoll,
+            () = sleep_until(next_database_poll) => Trigger::DatabasePoll,
+            () = sleep_until(next_poll) => Trigger::CachePoll,
         };
         // Intervals begin anew when they are over, and not before: an outage adds no load.
         match trigger {
@@ -76,7 +77,7 @@ async fn changed(hints: &mut Option<watch::Receiver<u64>>) {
         // The database is dropped with this process only.
         *hints = None;
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// Waits for a message of the cache that there is a new revision; for ever if there is no cache.
@@ -93,7 +94,7 @@ async fn received(messages: &mut Option<broadcast::Receiver<String>>) {
             Err(RecvError::Closed) => *messages = None,
         }
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 fn position(parts: &ControlParts) -> (u64, u64) {
@@ -476,7 +477,7 @@ impl Pace {
         if self.0.len() >= APPLICATIONS_MAX
             && let Some(oldest) = self.0.front()
         {
-            sleep_until((*oldest + APPLICATIONS_PERIOD).into()).await;
+            sleep_until(*oldest + APPLICATIONS_PERIOD).await;
         }
     }
 

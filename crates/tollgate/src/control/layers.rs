@@ -19,8 +19,9 @@ use crate::server::telemetry::LiveSummary;
 use arc_swap::ArcSwap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 use tollgate_limiter::core::problem::Problem;
 use tollgate_limiter::core::rules::{Rule, RuleSet};
 use tollgate_limiter::store::redis::ConfigCache;
@@ -99,8 +100,8 @@ pub(super) struct FollowerHealth {
 impl FollowerHealth {
     /// The reason why the newest state is not applied; none: it is.
     pub(super) fn first_error(&self) -> Option<String> {
-        let errors = self.error.iter().chain(self.source_errors.iter().flatten());
-        errors.cloned().next()
+        let mut errors = self.error.iter().chain(self.source_errors.iter().flatten());
+        errors.next().cloned()
     }
 }
 

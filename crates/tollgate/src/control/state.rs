@@ -4,7 +4,7 @@ use super::model::{DatabaseHead, Digest, RowSubject, SetFile};
 use crate::rule_source::ManagedFiles;
 use serde::Serialize;
 use std::sync::Arc;
-use std::time::Instant;
+use tokio::time::Instant;
 
 /// The managed state that the active rules were made of. Rows and attributes are read by [`Control`](super::Control).
 #[derive(Clone, Debug)]

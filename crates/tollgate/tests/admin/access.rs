@@ -4,16 +4,12 @@ use crate::client::{Request, cookie_of};
 use crate::fixture::{ADMIN, AdminServer, Storage, log, tokens};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use std::time::{SystemTime, UNIX_EPOCH};
 use tollgate::control::ControlSecret;
+use tollgate::control::database::now_ms;
 use tollgate::control::model::{Author, Digest, Session};
 use tollgate::server::admin::AnonymousAccess;
 
 pub(crate) const PASSWORD: &str = "correct horse battery";
-
-fn now_ms() -> u64 {
-    u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap()
-}
 
 fn setup(server: &AdminServer, name: &str) -> Request {
     let code = server.links.setup.clone().unwrap();

@@ -16,8 +16,9 @@ use crate::control::layers::ControlParts;
 use crate::control::model::{Change, DatabaseHead, Digest, SetFile};
 use crate::control::state::LiveState;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use tokio::time::{MissedTickBehavior, interval};
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tollgate_limiter::store::redis::{CACHE_VALUE_MAX, CacheError, CacheWrite, LogId};
 
 /// The memory of the task between its rounds.

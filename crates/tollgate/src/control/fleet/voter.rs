@@ -8,10 +8,11 @@ use crate::control::write::publish;
 use crate::control::{ControlError, SetProblem, chain};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 /// Votes on every set that is being prepared, without end.
 pub(in crate::control) async fn vote(parts: &Arc<ControlParts>) {

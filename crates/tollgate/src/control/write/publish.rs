@@ -369,7 +369,7 @@ async fn replaces_drift(
                 "version {live} was not pushed: {} by {} ({})",
                 meta.source, meta.actor, meta.reason
             ),
-            live: Some(meta),
+            live: Some(Box::new(meta)),
         }),
         None => Ok(false),
     }
