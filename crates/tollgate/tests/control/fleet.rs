@@ -2,8 +2,8 @@
 
 use crate::program::{CommandOutput, ControlServer, TestFolder};
 use serde_json::Value;
-use std::time::Duration;
 use tollgate_limiter::testing::servers::{Server, ServerKind};
+use tollgate_test_kit::eventually;
 use tollgate_test_kit::postgres::Postgres;
 
 const TOKEN: &str = "tgt_fleet_0123456789abcdef0123456789abcdef";
@@ -42,12 +42,17 @@ impl Member {
     fn instances(&self) -> Vec<Value> {
         let status = self.run(&["control", "status", "--json"]);
         let status: Value = serde_json::from_str(&status.stdout).unwrap_or_else(|error| panic!("{error}: {status:?}"));
-        status["instances"].as_array().cloned().unwrap_or_default()
+        status
+            .get("instances")
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default()
     }
 
     fn own_id(&self) -> String {
         let own = self.instances().into_iter().find(|instance| instance["self"] == true);
-        own.expect("it sees itself")["id"].as_str().expect("an id").to_owned()
+        let id = own.and_then(|own| own.get("id")?.as_str().map(str::to_owned));
+        id.expect("it sees itself")
     }
 
     fn sees(&self, count: usize) {
@@ -61,16 +66,6 @@ impl Member {
             .into_iter()
             .find(|limit| explained.contains(limit))
     }
-}
-
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..600 {
-        if holds() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    panic!("never happened: {what}");
 }
 
 fn shared(server: &Server, control: &str) -> String {

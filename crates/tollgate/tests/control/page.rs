@@ -69,7 +69,9 @@ pub(crate) fn matches(shown: &str, found: &str) -> bool {
 fn is_match(shown: &[String], found: &[String]) -> bool {
     match shown.split_first() {
         None => found.is_empty(),
-        Some((line, rest)) if line == "…" => (0..=found.len()).any(|skipped| is_match(rest, &found[skipped..])),
+        Some((line, rest)) if line == "…" => {
+            (0..=found.len()).any(|skipped| is_match(rest, found.get(skipped..).unwrap_or_default()))
+        }
         Some((line, rest)) => found
             .split_first()
             .is_some_and(|(first, others)| line == first && is_match(rest, others)),

@@ -1,9 +1,9 @@
 //! Rules and rows on their way through a shared store, between processes.
 
 use crate::program::{ControlServer, TestFolder};
-use std::time::{Duration, Instant};
 use tollgate_limiter::testing::admin::{connect, query};
 use tollgate_limiter::testing::servers::{Server, ServerKind};
+use tollgate_test_kit::eventually;
 
 const SECRET: &str = "control.secret=0123456789abcdef0123456789abcdef";
 const RULES: &str = "rules:\n  - { id: plan, per: merchant, limit: 100/min }\n";
@@ -67,15 +67,9 @@ fn start(folder: &TestFolder, store: &Server, database: &str) -> ControlServer {
 }
 
 fn has(server: &ControlServer, folder: &TestFolder, limit: &str) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    loop {
-        let explained = server.run(folder, &["explain", "merchant=m_42"]);
-        if explained.stdout.contains(limit) {
-            return;
-        }
-        assert!(Instant::now() < deadline, "no {limit}: {explained:?}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    eventually(limit, || {
+        server.run(folder, &["explain", "merchant=m_42"]).stdout.contains(limit)
+    });
 }
 
 #[test]
@@ -106,11 +100,9 @@ fn instances_start_and_continue_without_what_is_away() {
     // The store is empty, and is filled again.
     let mut connection = connect(&fleet.store);
     let _: () = query(&mut connection, &["FLUSHALL"]);
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while query::<i64>(&mut connection, &["EXISTS", "tg:{cfg}:head"]) == 0 {
-        assert!(Instant::now() < deadline, "no head");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    eventually("a head", || {
+        query::<i64>(&mut connection, &["EXISTS", "tg:{cfg}:head"]) == 1
+    });
     fleet.override_to("30000/min");
     fleet.all_have("30000 per 1min");
     // The control service is gone: a new instance starts from the cache.

@@ -8,7 +8,8 @@ use tollgate_test_kit::postgres::Postgres;
 
 /// `rules` of `/readyz`.
 fn rules(server: &ControlServer) -> Value {
-    get(server.line("http: "), "/readyz", "").json()["rules"].clone()
+    let ready = get(server.line("http: "), "/readyz", "").json();
+    ready.get("rules").cloned().expect("rules on /readyz")
 }
 
 /// A server with one published rule and one override row.

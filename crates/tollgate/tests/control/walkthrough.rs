@@ -69,10 +69,9 @@ impl Reader {
         }
         let program = std::path::Path::new(env!("CARGO_BIN_EXE_tollgate"));
         let programs = program.parent().expect("it is in a folder").display();
-        let paths = format!("{programs}:{}", std::env::var("PATH").unwrap_or_default());
         // A reader says yes to every question.
         self.folder.write(".input", "y\n");
-        let script = format!("{{ {}\n}} 2>&1", self.actual(command));
+        let script = format!("PATH={programs}:$PATH\n{{ {}\n}} 2>&1", self.actual(command));
         let mut shell = Command::new("sh");
         if let Some(first) = self.servers.first() {
             shell.env("TOLLGATE_URL", first.line("http: "));
@@ -81,7 +80,6 @@ impl Reader {
         let output = shell
             .args(["-c", &script])
             .current_dir(self.folder.path())
-            .env("PATH", paths)
             .env("TOLLGATE_ADMIN_TOKEN", &self.token)
             .stdin(self.folder.open(".input"))
             .stderr(Stdio::inherit())
