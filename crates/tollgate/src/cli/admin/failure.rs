@@ -20,7 +20,7 @@ pub(crate) struct Failure {
     /// The reason.
     text: String,
     /// The next step; empty if the reason names it.
-    next_step: String,
+    next_step: Box<str>,
     /// The `code` of the server's problem document; empty without one.
     pub(crate) problem_code: String,
     problems: Vec<ServerProblem>,
@@ -119,7 +119,7 @@ impl Failure {
         Self {
             code,
             text,
-            next_step: next_step.to_owned(),
+            next_step: next_step.into(),
             problem_code,
             problems,
             lines: [row_lines(&body), instance_lines(&body), diff_lines(&member("diff"))].concat(),
@@ -135,7 +135,7 @@ impl Failure {
     }
 
     /// The same with another reason and next step.
-    pub(crate) fn because(self, text: impl Into<String>, next_step: impl Into<String>) -> Self {
+    pub(crate) fn because(self, text: impl Into<String>, next_step: impl Into<Box<str>>) -> Self {
         Self {
             text: text.into(),
             next_step: next_step.into(),
