@@ -127,7 +127,7 @@ impl Failure {
     }
 
     /// The same as an error: for commands whose other exit code means something else.
-    pub(crate) fn as_error(self) -> Self {
+    pub(crate) fn into_error(self) -> Self {
         Self {
             code: EXIT_ERROR,
             ..self

@@ -66,7 +66,7 @@ impl Diff {
     /// Exit code 0 if the meanings are equal, 1 if they differ.
     pub(super) fn run(&self) -> CommandResult {
         // A set that does not compile is an error here: 1 means that it differs.
-        let found = ServerPlan::request(&self.admin, &files::read(&self.files)?).map_err(Failure::as_error)?;
+        let found = ServerPlan::request(&self.admin, &files::read(&self.files)?).map_err(Failure::into_error)?;
         show(&found, self.rows, &self.admin);
         Ok(ExitCode::from(if found.plan.is_empty() {
             EXIT_OK
