@@ -214,7 +214,7 @@ fn attack_log(genuine: &Genuine, random: &mut Rng, seed: u64) {
     let entries = genuine.entries();
     let first = usize::try_from(genuine.applied.revision).unwrap();
     let target = random.usize(first..entries.len());
-    let change = |edit: &dyn Fn(&mut Vec<(u64, Vec<u8>)>)| {
+    let change = |edit: &dyn Fn(&mut Entries)| {
         let mut changed = entries.clone();
         edit(&mut changed);
         changed
@@ -377,3 +377,6 @@ fn flipped(bytes: &[u8], random: &mut Rng) -> Vec<u8> {
     bytes[index] ^= 1 << random.u8(..8);
     bytes
 }
+
+/// Entries of a log: revision and value.
+type Entries = Vec<(u64, Vec<u8>)>;

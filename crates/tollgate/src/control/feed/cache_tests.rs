@@ -344,7 +344,7 @@ async fn a_restored_database_is_behind_until_it_is_adopted() {
     };
     let service = service
         .restart(DatabaseChoice::DataDir, &server, |data| {
-            copy(data, "control.db", "backup.db")
+            copy(data, "control.db", "backup.db");
         })
         .await;
     service.row("m_1", "20/min").await.unwrap();
