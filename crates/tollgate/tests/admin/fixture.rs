@@ -20,6 +20,7 @@ use tollgate::server::admin::{Admin, AdminLinks, AdminOptions, AdminSettings, Ad
 use tollgate::server::gate::{Gate, Phase};
 use tollgate::server::net::listen::{Address, Listener};
 use tollgate_limiter::store::memory::Memory;
+use tollgate_test_kit::eventually;
 use tollgate_test_kit::postgres::Postgres;
 
 /// The file layer of every server.
@@ -175,6 +176,10 @@ impl AdminServer {
         let (folder, options) = (Arc::clone(&self.folder), self.options.clone());
         // With its runtime everything that has the database open ends.
         drop(self);
+        // SQLite removes its log when the last connection is closed, on a thread of its own.
+        eventually("the database is closed", || {
+            !folder.data().join("control.db-wal").exists()
+        });
         change(&folder.data());
         Self::open(folder, options)
     }

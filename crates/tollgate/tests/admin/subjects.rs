@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tollgate::server::telemetry::Protocol;
 use tollgate_limiter::core::Cost;
 use tollgate_limiter::core::rules::{Attempt, Attribute};
+use tollgate_test_kit::eventually;
 
 /// Checks `m_1` once. 1 if it is allowed.
 fn used(server: &AdminServer) -> u64 {
@@ -71,6 +72,7 @@ fn counters_of_a_subject_are_cleared_and_that_is_audited() {
             .if_absent()
             .json(&json!({ "terms": "1/min" }))
             .expect(201);
+        eventually("the row is applied", || server.control.status().revision == 1);
         assert_eq!((used(&server), used(&server)), (1, 0));
         let body = json!({ "attributes": { "merchant": "m_1" }, "reason": "support case" });
         let dry = server

@@ -24,17 +24,17 @@ struct WaitingEntries {
 struct Writer<'q>(&'q AuditQueue);
 
 /// A place for one entry; free again when it is dropped.
-pub(super) struct AuditPlace(Arc<AuditQueue>);
+pub(super) struct AuditReservation(Arc<AuditQueue>);
 
 impl AuditQueue {
     /// A place for the entry of something that is about to be done; none if too many wait.
-    pub(super) fn reserve(self: &Arc<Self>) -> Option<AuditPlace> {
+    pub(super) fn reserve(self: &Arc<Self>) -> Option<AuditReservation> {
         let mut waiting = self.waiting();
         if waiting.entries.len() + waiting.reserved >= ENTRIES_MAX {
             return None;
         }
         waiting.reserved += 1;
-        Some(AuditPlace(Arc::clone(self)))
+        Some(AuditReservation(Arc::clone(self)))
     }
 
     fn waiting(&self) -> MutexGuard<'_, WaitingEntries> {
@@ -62,7 +62,7 @@ impl AuditQueue {
     }
 }
 
-impl AuditPlace {
+impl AuditReservation {
     /// Writes an entry now, or later while the database is away. Without a database there is no audit log.
     pub(super) async fn record(self, control: &Control, record: AuditRecord) {
         let is_first = self.0.waiting().entries.is_empty();
@@ -94,7 +94,7 @@ impl Drop for Writer<'_> {
     }
 }
 
-impl Drop for AuditPlace {
+impl Drop for AuditReservation {
     fn drop(&mut self) {
         let mut waiting = self.0.waiting();
         waiting.reserved = waiting.reserved.saturating_sub(1);
