@@ -37,7 +37,7 @@ pub struct RuleLimiter<S: CounterStore = Memory> {
     lease_limits: Arc<HashMap<u64, Limit>>,
 }
 
-/// What keys of counters are made of, by counter.
+/// The parts of the keys of counters, by counter.
 struct CounterKeys<S: CounterStore> {
     /// The key template of each.
     templates: Arc<[S::Template]>,

@@ -17,6 +17,7 @@ mod schema;
 mod server;
 pub(crate) mod store;
 
+pub use admin::{AdminSettings, AdminToken, AnonymousAccess, ExternalUrl, SubjectDisplay};
 pub use control::ControlSettings;
 pub use environment::variables;
 pub use layers::{ConfigFile, DEFAULT_FILE, RawSettings, Sources, read_text};
@@ -30,7 +31,6 @@ use self::reader::SettingsReader;
 use self::server::ServerSettings;
 use crate::compat::ratelimit::files::RatelimitRules;
 use crate::compat::ratelimit::{self, CompatModes};
-use crate::server::admin::AdminSettings;
 use crate::server::auth::tokens::{Rights, Tokens};
 use crate::server::http::{Dialects, Forward, HttpLimits, RetryAfter};
 use crate::server::net::listen::Address;

@@ -34,7 +34,7 @@ pub use write::{
 use self::database::{AttributeFilter, AttributeKey, Database, RowFilter, RowKey};
 use self::follower::expiry;
 use self::layers::ControlParts;
-use self::model::{Author, OverrideRow, RowSubject, SetFile, SubjectAttribute, VersionMeta};
+use self::model::{Author, OverrideRow, SetFile, SubjectAttribute, SubjectValues, VersionMeta};
 use self::write::{publish, rows, rule_edit};
 use std::sync::Arc;
 use std::time::Duration;
@@ -178,7 +178,7 @@ impl Control {
     }
 
     /// The reason why the active rules do not use a row; none if they do, or if it does not exist.
-    pub fn row_error(&self, domain: &str, rule: &str, subject: &RowSubject) -> Option<String> {
+    pub fn row_error(&self, domain: &str, rule: &str, subject: &SubjectValues) -> Option<String> {
         self.parts.tables.row_error(domain, rule, subject)
     }
 

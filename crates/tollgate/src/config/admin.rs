@@ -1,9 +1,12 @@
 //! `admin`: the admin API.
 
+mod settings;
+
+pub use settings::{AdminSettings, AdminToken, AnonymousAccess, ExternalUrl, SubjectDisplay};
+
 use super::layers::read_text;
 use super::reader::{SettingsReader, without_snippet};
 use crate::control::model::{Digest, Role};
-use crate::server::admin::{AdminSettings, AdminToken, AnonymousAccess, ExternalUrl, SubjectDisplay};
 use hyper::Uri;
 use tollgate_limiter::core::problem::{Problem, Problems};
 use tollgate_limiter::core::yaml::{self, Node};

@@ -34,8 +34,7 @@ mod tests {
     use super::*;
     use crate::compat::ratelimit;
     use crate::compat::ratelimit::files::RATELIMIT_KEYS;
-    use crate::config::{KEYS, admin, control, derive, server, store};
-    use crate::server::admin::{AnonymousAccess, SubjectDisplay};
+    use crate::config::{AnonymousAccess, KEYS, SubjectDisplay, admin, control, derive, server, store};
     use crate::server::auth::tokens::Rights;
     use crate::server::http::{Dialect, Gateway};
 

@@ -11,7 +11,7 @@ mod tests;
 pub use saved::{JournalLine, SavedState};
 
 use super::chain;
-use super::model::Change;
+use super::model::LoggedChange;
 use crate::data_dir::{DirLock, LockError};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
@@ -37,7 +37,7 @@ pub struct FoundState {
     /// The state.
     pub state: SavedState,
     /// The later changes, verified to extend it.
-    pub changes: Vec<Change>,
+    pub changes: Vec<LoggedChange>,
 }
 
 impl Disk {
@@ -132,7 +132,7 @@ impl Disk {
     ///
     /// # Errors
     /// The disk is full or failing. The whole state must be written then.
-    pub fn append(&mut self, changes: &[Change]) -> io::Result<()> {
+    pub fn append(&mut self, changes: &[LoggedChange]) -> io::Result<()> {
         let Some(journal) = self.journal.as_mut().filter(|_| !self.has_gap) else {
             return Err(io::Error::other("the journal has a gap"));
         };
@@ -174,7 +174,7 @@ impl Disk {
 
     /// The changes of the journal that extend a state. Behind a good state of this size, what follows them is cut, and the journal
     /// goes on there.
-    fn replay(&mut self, state: &SavedState, good_bytes: Option<u64>) -> Vec<Change> {
+    fn replay(&mut self, state: &SavedState, good_bytes: Option<u64>) -> Vec<LoggedChange> {
         let path = self.folder().join(JOURNAL);
         let (changes, length) = match File::open(&path) {
             Ok(file) => read_journal(file, state),
@@ -222,7 +222,7 @@ fn write_state(path: &Path, state: &SavedState) -> io::Result<u64> {
 }
 
 /// The changes of a journal that extend a state, and the number of bytes up to the last line that does, or that the state has.
-fn read_journal(file: File, state: &SavedState) -> (Vec<Change>, u64) {
+fn read_journal(file: File, state: &SavedState) -> (Vec<LoggedChange>, u64) {
     let mut reader = BufReader::new(file.take(BYTES_MAX));
     let (mut revision, mut chain) = (state.head.revision, state.head.chain);
     let (mut changes, mut length) = (Vec::new(), 0);

@@ -22,20 +22,20 @@ mod cache_tests;
 
 pub use signer::Signer;
 
-use super::model::{Change, ChangeBody};
+use super::model::{ChangeBody, LoggedChange};
 use std::collections::VecDeque;
 
 /// The last changes that were applied, without gaps: what the log of the cache is continued with.
 #[derive(Debug, Default)]
 pub struct RecentChanges {
-    changes: VecDeque<Change>,
+    changes: VecDeque<LoggedChange>,
     /// The number of rows and attributes in them.
     items: usize,
 }
 
 impl RecentChanges {
     /// Adds changes that follow.
-    pub fn extend(&mut self, changes: &[Change]) {
+    pub fn extend(&mut self, changes: &[LoggedChange]) {
         for change in changes {
             self.items += items(&change.body);
             self.changes.push_back(change.clone());
@@ -48,21 +48,21 @@ impl RecentChanges {
     }
 
     /// Forgets all and adds changes.
-    pub fn replace(&mut self, changes: &[Change]) {
+    pub fn replace(&mut self, changes: &[LoggedChange]) {
         *self = Self::default();
         self.extend(changes);
     }
 
     /// The changes after a revision; none if there is a gap after it.
-    pub fn after(&self, revision: u64) -> Option<Vec<Change>> {
+    pub fn after(&self, revision: u64) -> Option<Vec<LoggedChange>> {
         let after = self.changes.iter().filter(|change| change.revision > revision);
-        let after: Vec<Change> = after.cloned().collect();
+        let after: Vec<LoggedChange> = after.cloned().collect();
         let starts = after.first().is_none_or(|first| first.revision == revision + 1);
         starts.then_some(after)
     }
 
     /// All of them.
-    pub fn all(&self) -> Vec<Change> {
+    pub fn all(&self) -> Vec<LoggedChange> {
         self.changes.iter().cloned().collect()
     }
 }

@@ -1,6 +1,6 @@
 //! The fleet: the status that each instance reports, the view of all of them, and departure.
 //!
-//! Instances see each other through the shared store, with a code on every value; where there is none, through a PostgreSQL
+//! Instances see each other through the shared store, with a code on every value; without one, through a PostgreSQL
 //! database. An instance with neither is alone. `control/fleet/prepare.rs` asks all of them to compile a set before it is live,
 //! `control/fleet/voter.rs` answers.
 
@@ -56,7 +56,7 @@ pub struct InstanceStatus {
     /// The reason why the newest state is not applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// True once it has left: nobody waits for it.
+    /// True once it has left: it is not waited for.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub left: bool,
     /// Unix time in milliseconds, by its own clock.
@@ -72,7 +72,7 @@ pub struct InstanceStatus {
 /// A set that all instances are to compile before it is live.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PrepareRequest {
-    /// Random: a vote for an earlier request is none for this one.
+    /// Random: a vote for an earlier request does not count for this one.
     pub(super) id: String,
     /// The instance that asks.
     pub(super) from: String,
@@ -110,7 +110,7 @@ pub struct FleetView {
     pub instances: Vec<FleetInstance>,
     /// True while they report different digests of their rules.
     pub differ: bool,
-    /// What an operator should know.
+    /// Conditions that an operator should know.
     pub warnings: Vec<String>,
     /// The reason why the others cannot be seen; then `instances` has this one only.
     pub error: Option<String>,
@@ -289,7 +289,7 @@ pub(super) async fn view(parts: &Arc<ControlParts>) -> FleetView {
     }
 }
 
-/// What an operator should know of the fleet.
+/// Conditions of the fleet that an operator should know.
 fn warnings(instances: &[FleetInstance], unverified: usize) -> Vec<String> {
     let mut warnings = Vec::new();
     let embedded = instances.iter().filter(|instance| instance.status.store == "memory");

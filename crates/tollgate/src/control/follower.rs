@@ -8,7 +8,7 @@ use super::database::{Database, DatabaseError, DatabaseSnapshot, now_ms};
 use super::feed::head::{Judgement, Refusal, judge};
 use super::feed::reader::{CacheReader, FetchError};
 use super::layers::{ControlParts, Incoming, NextSet, Source, WholeState, live_set_after, published_set};
-use super::model::{Change, DatabaseHead, Digest};
+use super::model::{DatabaseHead, Digest, LoggedChange};
 use super::state::{LiveState, RulesOrigin};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ enum Trigger {
     CachePoll,
 }
 
-/// Waits for a hint of the database; for ever if there is none.
+/// Waits for a hint of the database; for ever without a database.
 async fn changed(hints: &mut Option<watch::Receiver<u64>>) {
     if let Some(receiver) = hints {
         if receiver.changed().await.is_ok() {
@@ -351,7 +351,7 @@ async fn pending_database_set(
 }
 
 /// Verifies that changes follow the applied state without a gap.
-fn verify(applied: &DatabaseHead, changes: &[Change]) -> Result<(), Halt> {
+fn verify(applied: &DatabaseHead, changes: &[LoggedChange]) -> Result<(), Halt> {
     let (mut revision, mut chain) = (applied.revision, applied.chain);
     for change in changes {
         let expected = chain::next_chain(&chain, change.revision, &change.body);

@@ -8,7 +8,7 @@ use super::feed::reader::{CacheReader, Fetched};
 use super::feed::snapshot::RowSnapshot;
 use super::feed::{RecentChanges, Signer};
 use super::fleet::Fleet;
-use super::model::{Change, ChangeBody, DatabaseHead, Digest, OverrideRow, SetFile, SubjectAttribute};
+use super::model::{ChangeBody, DatabaseHead, Digest, LoggedChange, OverrideRow, SetFile, SubjectAttribute};
 use super::state::{LiveState, RuleLayer, RulesOrigin};
 use super::tables::{RowTables, TableEdits};
 use super::{ControlOptions, chain};
@@ -116,7 +116,7 @@ pub(super) enum Source {
 pub(super) enum Incoming {
     /// Changes that extend the applied state, with the files of a version that is live now.
     Changes {
-        changes: Vec<Change>,
+        changes: Vec<LoggedChange>,
         set: Option<NextSet>,
         origin: RulesOrigin,
     },
@@ -132,7 +132,7 @@ pub(super) struct WholeState {
     pub(super) set_revision: u64,
     pub(super) rows: Vec<OverrideRow>,
     pub(super) attributes: Vec<SubjectAttribute>,
-    pub(super) changes: Vec<Change>,
+    pub(super) changes: Vec<LoggedChange>,
     /// The set that is live after the changes; none: nothing was published, or it stays the one in use.
     pub(super) set: Option<NextSet>,
     pub(super) origin: RulesOrigin,
@@ -195,7 +195,13 @@ impl ControlParts {
             .map_err(|error| format!("the rules cannot be applied: {error}"))
     }
 
-    fn apply_changes(&self, loader: &mut ConfigLoader, changes: &[Change], set: Option<NextSet>, origin: RulesOrigin) {
+    fn apply_changes(
+        &self,
+        loader: &mut ConfigLoader,
+        changes: &[LoggedChange],
+        set: Option<NextSet>,
+        origin: RulesOrigin,
+    ) {
         let mut live = LiveState::clone(&self.live.load());
         if !extends(live.head.as_ref(), changes) {
             return;
@@ -305,7 +311,7 @@ impl ControlParts {
         loader: &mut ConfigLoader,
         mut live: LiveState,
         compiled: Option<(NextSet, RuleSet)>,
-        changed: Option<(&[Change], TableEdits)>,
+        changed: Option<(&[LoggedChange], TableEdits)>,
     ) {
         let compiled = compiled.and_then(|compiled| self.probe(loader, compiled));
         let rules = compiled.map(|((version, digest, files), rules)| {
@@ -405,7 +411,7 @@ impl ControlParts {
     }
 
     /// Appends changes to the journal, or writes the whole state.
-    fn journal(&self, live: &LiveState, changes: &[Change]) {
+    fn journal(&self, live: &LiveState, changes: &[LoggedChange]) {
         let appended = {
             let mut disk = self.disk();
             !disk.needs_save() && disk.append(changes).is_ok()
@@ -500,7 +506,7 @@ impl WholeState {
     }
 
     /// A state of the cache.
-    pub(super) fn from_cache(snapshot: RowSnapshot, changes: Vec<Change>, set: Option<NextSet>) -> Self {
+    pub(super) fn from_cache(snapshot: RowSnapshot, changes: Vec<LoggedChange>, set: Option<NextSet>) -> Self {
         Self {
             head: snapshot.head,
             head_set: snapshot.set,
@@ -559,7 +565,7 @@ pub(super) const fn published_set(body: &ChangeBody) -> Option<(u64, Digest)> {
 }
 
 /// True if changes continue a position. None always do.
-fn extends(head: Option<&DatabaseHead>, changes: &[Change]) -> bool {
+fn extends(head: Option<&DatabaseHead>, changes: &[LoggedChange]) -> bool {
     let Some(first) = changes.first() else { return true };
     head.is_some_and(|head| {
         first.revision == head.revision + 1
@@ -568,7 +574,7 @@ fn extends(head: Option<&DatabaseHead>, changes: &[Change]) -> bool {
 }
 
 /// Moves the position of a state over changes.
-fn advance(live: &mut LiveState, changes: &[Change]) {
+fn advance(live: &mut LiveState, changes: &[LoggedChange]) {
     let Some(head) = live.head.as_mut() else { return };
     for change in changes {
         if let Some((version, digest)) = published_set(&change.body) {

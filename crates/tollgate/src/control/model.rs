@@ -83,7 +83,7 @@ pub struct VersionMeta {
 }
 
 /// The subject of a row: attribute values by name, in canonical order.
-pub type RowSubject = BTreeMap<String, String>;
+pub type SubjectValues = BTreeMap<String, String>;
 
 /// One override, stored on its own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,7 +93,7 @@ pub struct OverrideRow {
     /// The id of its rule.
     pub rule: String,
     /// The subject it applies to.
-    pub subject: RowSubject,
+    pub subject: SubjectValues,
     /// A limit as rules write it.
     pub terms: String,
     /// A note for people.
@@ -141,7 +141,7 @@ pub enum ChangeBody {
         /// The id of its rule.
         rule: String,
         /// Its subject.
-        subject: RowSubject,
+        subject: SubjectValues,
         /// Its terms; none: deleted.
         terms: Option<String>,
         /// A note for people.
@@ -178,7 +178,7 @@ pub enum ChangeBody {
 
 /// One entry of the log of changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct LoggedChange {
     /// Its revision.
     pub revision: u64,
     /// Its content.

@@ -1,6 +1,6 @@
 //! The state that an instance has applied, and its status.
 
-use super::model::{DatabaseHead, Digest, RowSubject, SetFile};
+use super::model::{DatabaseHead, Digest, SetFile, SubjectValues};
 use crate::rule_source::ManagedFiles;
 use serde::Serialize;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 pub struct LiveState {
     /// The position of the database; none: no managed state exists.
     pub head: Option<DatabaseHead>,
-    /// The digest of the files of the head's version; zero if there is none, or it is not known.
+    /// The digest of the files of the head's version; zero without a version, or if it is not known.
     pub head_set: Digest,
     /// The revision of the last publish; 0: none.
     pub set_revision: u64,
@@ -19,7 +19,7 @@ pub struct LiveState {
     pub version: u64,
     /// The files of the version in use.
     pub files: Arc<[SetFile]>,
-    /// The digest of these files; zero if there is none.
+    /// The digest of these files; zero without a version.
     pub set_digest: Digest,
     /// The digest of all layers, rows, attributes and `derive`.
     pub digest: Digest,
@@ -64,7 +64,7 @@ pub struct RejectedRow {
     /// The id of its rule.
     pub rule: String,
     /// Its subject.
-    pub subject: RowSubject,
+    pub subject: SubjectValues,
     /// Its terms.
     pub terms: String,
     /// The reason.

@@ -2,7 +2,7 @@
 //! database is away.
 
 use super::database::{AttributeFilter, AttributeKey, RowFilter, RowKey, subject_text};
-use super::model::{Change, ChangeBody, OverrideRow, RowSubject, SubjectAttribute};
+use super::model::{ChangeBody, LoggedChange, OverrideRow, SubjectAttribute, SubjectValues};
 use super::state::RejectedRow;
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -56,7 +56,7 @@ impl RowTables {
     }
 
     /// The reason why the active rules do not use a row.
-    pub(super) fn row_error(&self, domain: &str, rule: &str, subject: &RowSubject) -> Option<String> {
+    pub(super) fn row_error(&self, domain: &str, rule: &str, subject: &SubjectValues) -> Option<String> {
         let id = id_of(domain, rule, subject);
         self.read().rejected.get(&id).cloned()
     }
@@ -147,7 +147,7 @@ impl RowTables {
     }
 
     /// Applies changes in order and returns the edits for the rule set.
-    pub(super) fn apply(&self, changes: &[Change]) -> TableEdits {
+    pub(super) fn apply(&self, changes: &[LoggedChange]) -> TableEdits {
         let mut edits = TableEdits::default();
         let mut tables = self.write();
         for change in changes {
@@ -307,7 +307,7 @@ impl Tables {
 }
 
 /// The edit that sets a row, or deletes it where there are no terms.
-pub(super) fn row_edit(domain: &str, rule: &str, subject: &RowSubject, terms: Option<&str>) -> RowEdit {
+pub(super) fn row_edit(domain: &str, rule: &str, subject: &SubjectValues, terms: Option<&str>) -> RowEdit {
     RowEdit {
         domain: domain.into(),
         rule: rule.into(),
@@ -328,7 +328,7 @@ fn attribute_edit(attribute: &SubjectAttribute) -> AttributeEdit {
     }
 }
 
-fn id_of(domain: &str, rule: &str, subject: &RowSubject) -> RowId {
+fn id_of(domain: &str, rule: &str, subject: &SubjectValues) -> RowId {
     (domain.to_owned(), rule.to_owned(), subject_text(subject))
 }
 
@@ -343,7 +343,7 @@ fn edit_id(edit: &RowEdit) -> RowId {
     id_of(&edit.domain, &edit.rule, &subject_of(edit))
 }
 
-fn subject_of(edit: &RowEdit) -> RowSubject {
+fn subject_of(edit: &RowEdit) -> SubjectValues {
     let subject = edit.subject.iter();
     subject
         .map(|(name, value)| (name.to_string(), value.to_string()))

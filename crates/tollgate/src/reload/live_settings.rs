@@ -1,9 +1,9 @@
 //! Settings that a running server takes from a changed configuration; the others wait for a restart.
 
 use crate::compat::ratelimit;
+use crate::config::AdminSettings;
 use crate::config::{ControlSettings, RawSettings, StoreSettings};
 use crate::rule_source::ConfigSnapshot;
-use crate::server::admin::AdminSettings;
 use crate::server::auth::tokens::{Keyring, Tokens};
 use crate::server::gate::Gate;
 use crate::server::store::AnyStore;

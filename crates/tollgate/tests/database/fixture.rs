@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tollgate::control::database::{CommitRequest, Database, DatabaseError, NewVersion, RowKey};
 use tollgate::control::model::{
-    Author, Change, ChangeBody, Digest, Grammar, RowSubject, SetFile, VersionMeta, VersionState,
+    Author, ChangeBody, Digest, Grammar, LoggedChange, SetFile, SubjectValues, VersionMeta, VersionState,
 };
 use tollgate_test_kit::postgres::Postgres;
 
@@ -177,7 +177,7 @@ pub(crate) fn author(actor: &str) -> Author {
     }
 }
 
-pub(crate) fn subject(merchant: &str) -> RowSubject {
+pub(crate) fn subject(merchant: &str) -> SubjectValues {
     [("merchant".to_owned(), merchant.to_owned())].into()
 }
 
@@ -250,7 +250,7 @@ pub(crate) async fn assert_whole(database: &Database, storage: &Storage) {
     let head = database.head().await.unwrap().unwrap();
     let mut changes = Vec::new();
     loop {
-        let after = changes.last().map_or(0, |change: &Change| change.revision);
+        let after = changes.last().map_or(0, |change: &LoggedChange| change.revision);
         let page = database.changes_since(after, 10_000).await.unwrap();
         if page.is_empty() {
             break;

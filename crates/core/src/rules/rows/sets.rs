@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-/// What all rows of one rule have in common.
+/// The parts that all rows of one rule have in common.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RuleRows {
     /// In the order of precedence: those with more attributes first, then by their names.

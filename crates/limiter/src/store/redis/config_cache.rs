@@ -43,49 +43,14 @@ const MESSAGE_MAX: usize = 1_024;
 const MESSAGES_WAITING_MAX: usize = 256;
 
 /// Replaces a value if it is the expected one.
-const REPLACE: &str = "\
-if redis.call('EXISTS', KEYS[1]) == 0 then
-  if ARGV[1] == '1' then return 0 end
-elseif ARGV[1] == '0' or redis.call('GET', KEYS[1]) ~= ARGV[2] then
-  return 0
-end
-redis.call('SET', KEYS[1], ARGV[3], 'PX', ARGV[4])
-return 1
-";
+const REPLACE: &str = include_str!("config_cache/replace.lua");
 
 /// Returns changes behind an id, or the last one: the id, and the value unless it is too large. The bytes of a reply are
 /// bounded here, because a client has allocated a reply before it can judge it.
-const LOG: &str = "\
-local entries
-if ARGV[1] == 'last' then
-  entries = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
-else
-  entries = redis.call('XRANGE', KEYS[1], ARGV[1], '+', 'COUNT', ARGV[2])
-end
-local reply, bytes = {}, 0
-for _, entry in ipairs(entries) do
-  local field, value = entry[2][1], entry[2][2]
-  if field ~= 'c' or #entry[2] ~= 2 or #value > tonumber(ARGV[3]) then
-    reply[#reply + 1] = { entry[1] }
-    break
-  end
-  bytes = bytes + #value
-  if #reply > 0 and bytes > tonumber(ARGV[4]) then break end
-  reply[#reply + 1] = { entry[1], value }
-end
-return reply
-";
+const LOG: &str = include_str!("config_cache/log.lua");
 
 /// Returns the instances that were seen since a time, and removes the others.
-const INSTANCES: &str = "\
-local old = redis.call('ZRANGE', KEYS[1], '-inf', '(' .. ARGV[1], 'BYSCORE', 'LIMIT', 0, 256)
-if #old > 0 then redis.call('ZREM', KEYS[1], unpack(old)) end
-local reply = {}
-for _, member in ipairs(redis.call('ZRANGE', KEYS[1], ARGV[1], '+inf', 'BYSCORE', 'LIMIT', 0, ARGV[2])) do
-  if #member <= tonumber(ARGV[3]) then reply[#reply + 1] = member end
-end
-return reply
-";
+const INSTANCES: &str = include_str!("config_cache/instances.lua");
 
 /// The cache of the control plane in the shared store. Cheap to clone.
 ///
@@ -192,7 +157,7 @@ pub struct LogEntry {
 pub enum CacheError {
     /// No server could be asked, or it did not answer in time. A write may have taken effect.
     Unavailable(String),
-    /// A key holds what nobody here writes, or a value may not be written.
+    /// A key holds a value that no instance writes, or a value may not be written.
     Invalid(String),
     /// The user lacks a right, which is named.
     Denied(String),

@@ -7,7 +7,7 @@ use super::writer::ledger::{ANCHOR, read_head};
 use super::writer::{WriteReply, WriteRequest};
 use super::{DEADLINE, Database, LONG_DEADLINE, attributes, rows, versions, within};
 use crate::control::chain::{change_text, next_chain_of_text};
-use crate::control::model::{Change, ChangeBody, DatabaseHead, Digest};
+use crate::control::model::{ChangeBody, DatabaseHead, Digest, LoggedChange};
 
 impl Database {
     /// Returns the head; none: nothing has been written yet.
@@ -56,7 +56,7 @@ impl Database {
     /// # Errors
     /// [`DatabaseError::Pruned`] if the log begins later or the database was adopted since, [`DatabaseError::Newer`] if the next change is of an unknown kind, and
     /// an unavailable or damaged database.
-    pub async fn changes_since(&self, revision: u64, limit: usize) -> DatabaseResult<Vec<Change>> {
+    pub async fn changes_since(&self, revision: u64, limit: usize) -> DatabaseResult<Vec<LoggedChange>> {
         let sql = "SELECT revision, body, chain, at, kind FROM change WHERE revision >= $1 ORDER BY revision LIMIT $2";
         // With the change before them, whose chain theirs continue.
         let found = self
@@ -106,7 +106,7 @@ impl Database {
                 )));
             };
             chain = Some(stored);
-            changes.push(Change {
+            changes.push(LoggedChange {
                 revision: number,
                 body,
                 chain: stored,

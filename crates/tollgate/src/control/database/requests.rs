@@ -1,8 +1,8 @@
 //! The arguments and results of the database's calls.
 
 use crate::control::model::{
-    Author, Change, ChangeBody, DatabaseHead, Digest, OverrideRow, Precondition, RowSubject, SetFile, SubjectAttribute,
-    VersionMeta, VersionState,
+    Author, ChangeBody, DatabaseHead, Digest, LoggedChange, OverrideRow, Precondition, SetFile, SubjectAttribute,
+    SubjectValues, VersionMeta, VersionState,
 };
 use serde::{Deserialize, Serialize};
 
@@ -61,7 +61,7 @@ pub struct RowKey {
     /// The id of its rule.
     pub rule: String,
     /// Its subject.
-    pub subject: RowSubject,
+    pub subject: SubjectValues,
 }
 
 /// The key of a subject attribute; lists continue after one.
@@ -99,7 +99,7 @@ pub struct Committed {
     /// The last revision of the commit; where nothing changed, the revision that last changed the item.
     pub revision: u64,
     /// The changes as they are in the log; empty if nothing changed.
-    pub changes: Vec<Change>,
+    pub changes: Vec<LoggedChange>,
 }
 
 /// The adoption of a database whose history is another one than that of its instances.

@@ -6,7 +6,7 @@ use super::error::{DatabaseError, DatabaseResult};
 use super::query::{PARAMETERS, Select, contains, one_of_keys, value_rows};
 use super::requests::{RowFilter, RowKey};
 use super::writer::ledger::ITEMS_MAX;
-use crate::control::model::{OverrideRow, RowSubject};
+use crate::control::model::{OverrideRow, SubjectValues};
 use sqlx::AssertSqlSafe;
 
 impl Database {
@@ -157,7 +157,7 @@ pub(super) async fn delete_rows(connection: &mut Connection, keys: &[RowKey]) ->
 }
 
 /// The canonical text of a subject: JSON with sorted keys.
-pub(in crate::control) fn subject_text(subject: &RowSubject) -> String {
+pub(in crate::control) fn subject_text(subject: &SubjectValues) -> String {
     serde_json::to_string(subject).expect("a map of texts")
 }
 

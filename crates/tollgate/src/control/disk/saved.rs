@@ -1,6 +1,6 @@
 //! The encoding of a saved state and of a line of the journal: JSON lines, the state with a SHA-256 at its end.
 
-use super::super::model::{Change, ChangeBody, DatabaseHead, Digest, OverrideRow, SetFile, SubjectAttribute};
+use super::super::model::{ChangeBody, DatabaseHead, Digest, LoggedChange, OverrideRow, SetFile, SubjectAttribute};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::io::{self, BufRead, Read as _, Write};
@@ -185,7 +185,7 @@ fn damaged(text: &str) -> io::Error {
 
 impl JournalLine {
     /// The line of a change.
-    pub fn encode(change: &Change) -> Vec<u8> {
+    pub fn encode(change: &LoggedChange) -> Vec<u8> {
         let line = Self {
             revision: change.revision,
             body: change.body.clone(),
@@ -197,9 +197,9 @@ impl JournalLine {
     }
 
     /// The change of a whole line.
-    pub fn decode(line: &[u8]) -> Option<Change> {
+    pub fn decode(line: &[u8]) -> Option<LoggedChange> {
         let line: Self = serde_json::from_slice(line.strip_suffix(b"\n")?).ok()?;
-        Some(Change {
+        Some(LoggedChange {
             revision: line.revision,
             body: line.body,
             chain: line.chain,

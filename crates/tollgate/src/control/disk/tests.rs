@@ -75,7 +75,7 @@ fn saved_row(number: u64, revision: u64) -> OverrideRow {
 }
 
 /// The changes after a state.
-fn changes(state: &SavedState, count: u64) -> Vec<Change> {
+fn changes(state: &SavedState, count: u64) -> Vec<LoggedChange> {
     let mut chain = state.head.chain;
     (1..=count)
         .map(|number| {
@@ -89,7 +89,7 @@ fn changes(state: &SavedState, count: u64) -> Vec<Change> {
                 expires_at: 0,
             };
             chain = chain::next_chain(&chain, revision, &body);
-            Change {
+            LoggedChange {
                 revision,
                 body,
                 chain,
@@ -100,7 +100,7 @@ fn changes(state: &SavedState, count: u64) -> Vec<Change> {
 }
 
 /// A saved state with a journal of three changes.
-fn saved(folder: &Folder) -> (SavedState, Vec<Change>) {
+fn saved(folder: &Folder) -> (SavedState, Vec<LoggedChange>) {
     let (state, changes) = (state(10), changes(&state(10), 3));
     let mut disk = folder.open();
     disk.save(&state).unwrap();
@@ -270,7 +270,7 @@ fn hostile_bytes_are_never_taken_for_rules() {
             let (found, length) = read_journal(File::open(&path).unwrap(), &state(20));
             assert!(length <= mutated.len() as u64);
             // The chain covers what is applied; the time is for people.
-            let applied = |change: &Change| (change.revision, change.body.clone(), change.chain);
+            let applied = |change: &LoggedChange| (change.revision, change.body.clone(), change.chain);
             let expected = all.iter().take(found.len()).map(applied);
             assert!(found.iter().map(applied).eq(expected), "seed {seed}: {found:?}");
         }

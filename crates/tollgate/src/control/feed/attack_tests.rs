@@ -7,7 +7,7 @@ use super::parts::{Manifest, ManifestKind, PART_BYTES_MAX};
 use super::set::{decode_set, encode_set};
 use super::snapshot::{RowSnapshot, SNAPSHOTS, SnapshotList};
 use crate::control::chain::{digest_of, next_chain, set_digest};
-use crate::control::model::{Change, ChangeBody, DatabaseHead, Digest, Grammar, OverrideRow, SetFile};
+use crate::control::model::{ChangeBody, DatabaseHead, Digest, Grammar, LoggedChange, OverrideRow, SetFile};
 use fastrand::Rng;
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
@@ -24,7 +24,7 @@ struct Genuine {
     /// The position of the instance that is attacked.
     applied: DatabaseHead,
     head: CacheHead,
-    changes: Vec<Change>,
+    changes: Vec<LoggedChange>,
     files: Vec<SetFile>,
     snapshot: RowSnapshot,
 }
@@ -43,7 +43,7 @@ impl Genuine {
                 expires_at: 0,
             };
             chain = next_chain(&chain, revision, &body);
-            changes.push(Change {
+            changes.push(LoggedChange {
                 revision,
                 body,
                 chain,
@@ -55,7 +55,7 @@ impl Genuine {
             grammar: Grammar::Own,
             text: (0..2_000).map(|_| random.alphanumeric()).collect(),
         }];
-        let at = |change: &Change| DatabaseHead {
+        let at = |change: &LoggedChange| DatabaseHead {
             database_id: "d1".to_owned(),
             epoch: 3,
             revision: change.revision,
@@ -103,7 +103,7 @@ impl Genuine {
     }
 
     fn entries(&self) -> Vec<(u64, Vec<u8>)> {
-        let entry = |change: &Change| (change.revision, LogText::of_change(change).encode().into_bytes());
+        let entry = |change: &LoggedChange| (change.revision, LogText::of_change(change).encode().into_bytes());
         self.changes.iter().map(entry).collect()
     }
 

@@ -1,7 +1,7 @@
 //! The log of changes in the cache: the value of an entry, and the chain that ties entries to a head.
 
 use crate::control::chain::{change_text, next_chain_of_text};
-use crate::control::model::{Change, ChangeBody, Digest};
+use crate::control::model::{ChangeBody, Digest, LoggedChange};
 
 /// An entry of the log, as text: nothing of it is trusted before its chain ends at a head.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,11 +20,11 @@ pub struct LogText {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Replay {
     /// Changes that end at the head's chain.
-    Reached(Vec<Change>),
+    Reached(Vec<LoggedChange>),
     /// They end at the head's chain. Those before a change of an unknown kind can be applied.
     NeedsNewer {
         /// The changes before it.
-        known: Vec<Change>,
+        known: Vec<LoggedChange>,
         /// The revision of the unknown change.
         revision: u64,
     },
@@ -36,7 +36,7 @@ pub enum Replay {
 
 impl LogText {
     /// The entry of a change.
-    pub fn of_change(change: &Change) -> Self {
+    pub fn of_change(change: &LoggedChange) -> Self {
         Self {
             revision: change.revision,
             at: change.at,
@@ -81,7 +81,7 @@ pub fn replay(from: (u64, Digest), entries: &[LogText], to: (u64, Digest)) -> Re
         }
         let body = serde_json::from_str::<ChangeBody>(&entry.body).ok();
         match body.filter(|body| change_text(body) == entry.body) {
-            Some(body) => changes.push(Change {
+            Some(body) => changes.push(LoggedChange {
                 revision,
                 body,
                 chain,
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
     use crate::control::chain::next_chain;
 
-    fn history(count: u64, seed: &str) -> Vec<Change> {
+    fn history(count: u64, seed: &str) -> Vec<LoggedChange> {
         let mut chain = Digest::default();
         (1..=count)
             .map(|revision| {
@@ -127,7 +127,7 @@ mod tests {
                     value: None,
                 };
                 chain = next_chain(&chain, revision, &body);
-                Change {
+                LoggedChange {
                     revision,
                     body,
                     chain,
@@ -137,7 +137,7 @@ mod tests {
             .collect()
     }
 
-    fn entries(changes: &[Change]) -> Vec<LogText> {
+    fn entries(changes: &[LoggedChange]) -> Vec<LogText> {
         changes
             .iter()
             .map(|change| {

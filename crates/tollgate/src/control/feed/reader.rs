@@ -6,7 +6,7 @@ use super::log::{LogText, Replay, proves_fork, replay};
 use super::parts::{Manifest, ManifestKind};
 use super::set::decode_set;
 use super::snapshot::{RowSnapshot, SNAPSHOTS, SnapshotList};
-use crate::control::model::{Change, DatabaseHead, Digest, SetFile};
+use crate::control::model::{DatabaseHead, Digest, LoggedChange, SetFile};
 use std::fmt;
 use tollgate_limiter::store::redis::{CacheError, ConfigCache, LogId};
 
@@ -23,7 +23,7 @@ pub struct Fetched {
     /// The state that replaces everything first; none: the changes extend the applied state.
     pub snapshot: Option<RowSnapshot>,
     /// The changes after it, verified.
-    pub changes: Vec<Change>,
+    pub changes: Vec<LoggedChange>,
     /// The revision of a change of an unknown kind, which ends the changes.
     pub needs_newer: Option<u64>,
 }
@@ -42,7 +42,7 @@ pub enum FetchError {
 /// The state of the key of the head.
 #[derive(Debug)]
 pub struct HeadRead {
-    /// The head; none: there is none.
+    /// The head; none: the key is absent.
     pub head: Option<CacheHead>,
     /// True if a database has claimed the fleet.
     pub is_claimed: bool,
@@ -78,7 +78,7 @@ impl CacheReader {
         })
     }
 
-    /// Fetches the way from the applied position to a head that was accepted. `applied` is none where the head replaces everything.
+    /// Fetches the way from the applied position to a head that was accepted. Without `applied` the head replaces everything.
     ///
     /// # Errors
     /// The cache does not have it, or it proves another history.
@@ -219,7 +219,7 @@ impl CacheReader {
 }
 
 impl Fetched {
-    const fn changes(changes: Vec<Change>, needs_newer: Option<u64>) -> Self {
+    const fn changes(changes: Vec<LoggedChange>, needs_newer: Option<u64>) -> Self {
         Self {
             snapshot: None,
             changes,

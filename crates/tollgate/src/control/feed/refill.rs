@@ -13,7 +13,7 @@ use super::snapshot::{RowSnapshot, SNAPSHOTS, SnapshotList};
 use crate::control::database::{Database, now_ms};
 use crate::control::fleet;
 use crate::control::layers::ControlParts;
-use crate::control::model::{Change, DatabaseHead, Digest, SetFile};
+use crate::control::model::{DatabaseHead, Digest, LoggedChange, SetFile};
 use crate::control::state::LiveState;
 use std::sync::Arc;
 use std::time::Duration;
@@ -343,12 +343,12 @@ impl Round<'_> {
     }
 
     /// The changes after a revision, from memory or else from the database; none if neither has them.
-    async fn changes_after(&self, revision: u64) -> Vec<Change> {
+    async fn changes_after(&self, revision: u64) -> Vec<LoggedChange> {
         let recent = self.parts.recent().after(revision);
         if let Some(changes) = recent.filter(|changes| !changes.is_empty()) {
             return changes;
         }
-        let mut changes: Vec<Change> = Vec::new();
+        let mut changes: Vec<LoggedChange> = Vec::new();
         let mut after = revision;
         while after < self.head.revision && changes.len() < LOG_LENGTH {
             match self.database.changes_since(after, CHANGES_PER_READ).await {
@@ -362,7 +362,7 @@ impl Round<'_> {
         changes
     }
 
-    fn log_id(&self, change: &Change) -> LogId {
+    fn log_id(&self, change: &LoggedChange) -> LogId {
         LogId {
             epoch: self.head.epoch,
             revision: change.revision,

@@ -291,7 +291,7 @@ impl fmt::Display for LinkError {
 
 /// The name of the set that is being prepared.
 const REQUEST: &str = "prepare";
-/// Renewed while votes are waited for, so that one of a control service that has died blocks nobody for long.
+/// Renewed while votes are waited for, so that one of a control service that has died expires soon.
 const REQUEST_TTL: Duration = Duration::from_secs(5);
 const STATUS_TTL: Duration = Duration::from_secs(8);
 const LEFT_TTL: Duration = Duration::from_secs(60);

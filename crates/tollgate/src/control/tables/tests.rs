@@ -1,7 +1,7 @@
 use super::*;
 use crate::control::model::Digest;
 
-fn subject(pairs: &[(&str, &str)]) -> RowSubject {
+fn subject(pairs: &[(&str, &str)]) -> SubjectValues {
     pairs
         .iter()
         .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
@@ -29,7 +29,7 @@ fn attribute(merchant: &str, value: Option<&str>) -> ChangeBody {
 }
 
 fn apply(tables: &RowTables, revision: u64, body: ChangeBody) -> TableEdits {
-    tables.apply(&[Change {
+    tables.apply(&[LoggedChange {
         revision,
         body,
         chain: Digest::default(),
@@ -106,7 +106,7 @@ fn the_next_expiry_follows_every_change() {
 #[test]
 fn lists_have_the_order_and_the_filters_of_the_database() {
     let tables = RowTables::default();
-    let of = |subject: RowSubject| OverrideRow {
+    let of = |subject: SubjectValues| OverrideRow {
         domain: "default".to_owned(),
         rule: "plan".to_owned(),
         subject,

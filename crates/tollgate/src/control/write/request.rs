@@ -1,7 +1,7 @@
 //! The writes that [`Control`](crate::control::Control) takes, and their results.
 
 use crate::control::SetProblem;
-use crate::control::model::{Digest, Precondition, RowSubject, SetFile};
+use crate::control::model::{Digest, Precondition, SetFile, SubjectValues};
 use crate::control::plan::ChangePlan;
 use serde::Serialize;
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub struct RowWrite {
     /// The id of its rule.
     pub rule: String,
     /// Its subject.
-    pub subject: RowSubject,
+    pub subject: SubjectValues,
     /// Its terms; none: it is deleted.
     pub terms: Option<String>,
     /// A note for people.

@@ -1,71 +1,11 @@
-//! Settings of the admin API.
+//! Everything the admin API is started with.
 
-use crate::control::model::{Digest, Role};
+pub use crate::config::{AdminSettings, AdminToken, AnonymousAccess, ExternalUrl, SubjectDisplay};
+
 use crate::server::net::listen::Address;
 use crate::server::net::tls::Tls;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Settings of the admin API, as the operator writes them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AdminSettings {
-    /// The URL under which browsers reach it behind a proxy.
-    pub external_url: Option<ExternalUrl>,
-    /// Access over loopback without a credential.
-    pub anonymous: AnonymousAccess,
-    /// Subjects as viewers see them.
-    pub subjects: SubjectDisplay,
-    /// Tokens of the settings.
-    pub tokens: Vec<AdminToken>,
-}
-
-/// The parts of an external URL that requests are compared with.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExternalUrl {
-    /// True for https.
-    pub is_https: bool,
-    /// The host, with the port if it is written.
-    pub authority: String,
-}
-
-/// A token of the settings.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AdminToken {
-    /// Its name.
-    pub name: String,
-    /// The SHA-256 of the token.
-    pub sha256: Digest,
-    /// Its role.
-    pub role: Role,
-    /// The domains it is limited to; empty: all.
-    pub domains: Vec<String>,
-}
-
-/// Access over loopback without a credential.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AnonymousAccess {
-    /// A viewer by the printed link, until the first principal exists.
-    #[default]
-    Auto,
-    /// A viewer.
-    Viewer,
-    /// An admin: for demos.
-    Admin,
-    /// None.
-    None,
-}
-
-/// Subjects as viewers see them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SubjectDisplay {
-    /// Their first characters.
-    #[default]
-    Masked,
-    /// Not at all.
-    Hidden,
-    /// As they are.
-    Plain,
-}
 
 /// Everything the front end needs besides the settings of the operator.
 #[derive(Clone, Debug)]
@@ -80,36 +20,4 @@ pub struct AdminOptions {
     pub drain: Duration,
     /// The runtime of the decisions: explanations and cleared counters run there.
     pub decisions: tokio::runtime::Handle,
-}
-
-impl AnonymousAccess {
-    /// Each with its name in settings.
-    pub const NAMES: [(&'static str, Self); 4] = [
-        ("auto", Self::Auto),
-        ("viewer", Self::Viewer),
-        ("admin", Self::Admin),
-        ("none", Self::None),
-    ];
-}
-
-impl SubjectDisplay {
-    /// Each with its name in settings.
-    pub const NAMES: [(&'static str, Self); 3] = [
-        ("masked", Self::Masked),
-        ("hidden", Self::Hidden),
-        ("plain", Self::Plain),
-    ];
-
-    /// The text of a subject's value.
-    pub(in crate::server::admin) fn show(self, value: &str) -> String {
-        match self {
-            Self::Plain => value.to_owned(),
-            Self::Hidden => "***".to_owned(),
-            Self::Masked => {
-                let shown = if value.chars().count() > 4 { 2 } else { 0 };
-                let start: String = value.chars().take(shown).collect();
-                format!("{start}***")
-            }
-        }
-    }
 }

@@ -1,4 +1,4 @@
-//! Replies of the servers, read as what nobody can be trusted to have written.
+//! Replies of the servers, read without trust in who wrote the values.
 
 use super::{CACHE_VALUE_MAX, CacheError, LogEntry, LogId};
 use crate::store::redis::connection::value_text;

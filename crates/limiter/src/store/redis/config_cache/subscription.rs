@@ -49,7 +49,7 @@ async fn run(weak: Weak<CacheState>, sender: broadcast::Sender<String>) {
 /// Passes messages on until the cache is dropped.
 ///
 /// # Errors
-/// Whether there was a subscription, and the reason why there is none any more.
+/// The end of a subscription: true if there was one, and the reason.
 async fn follow(weak: &Weak<CacheState>, sender: &broadcast::Sender<String>) -> Result<(), (bool, String)> {
     let Some(state) = weak.upgrade() else { return Ok(()) };
     let channel = state.channel();
@@ -90,7 +90,7 @@ async fn follow(weak: &Weak<CacheState>, sender: &broadcast::Sender<String>) -> 
                 if payload.len() <= MESSAGE_MAX
                     && let Ok(message) = std::str::from_utf8(payload)
                 {
-                    // Without a receiver it is nobody's hint.
+                    // Without a receiver the hint is dropped.
                     let _ = sender.send(message.to_owned());
                 }
             }

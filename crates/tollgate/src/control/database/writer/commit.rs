@@ -8,7 +8,7 @@ use crate::control::database::requests::{
     CommitRequest, Committed, IdempotencyKey, ItemCondition, ItemKey, RuleChange,
 };
 use crate::control::database::{access, attributes, rows, versions};
-use crate::control::model::{Author, Change, ChangeBody, Digest, Precondition};
+use crate::control::model::{Author, ChangeBody, Digest, LoggedChange, Precondition};
 use sqlx::AssertSqlSafe;
 
 mod batch;
@@ -47,7 +47,9 @@ pub(super) async fn commit(ledger: &mut Ledger, request: &CommitRequest) -> Data
         }
     }
     let head = ledger.head().await?.clone();
-    let revision = changes.last().map_or(unchanged, |change: &Change| change.revision);
+    let revision = changes
+        .last()
+        .map_or(unchanged, |change: &LoggedChange| change.revision);
     Ok(Committed {
         head,
         revision,
@@ -202,7 +204,7 @@ async fn publish(
     request: &CommitRequest,
     version: u64,
     digest: Digest,
-) -> DatabaseResult<Option<Change>> {
+) -> DatabaseResult<Option<LoggedChange>> {
     let before = ledger.head().await?.live_version;
     if before == version {
         return Ok(None);

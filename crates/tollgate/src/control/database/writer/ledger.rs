@@ -4,7 +4,7 @@ use crate::control::chain::{audit_hash, change_text, next_chain_of_text};
 use crate::control::database::connection::{Connection, ResultRow, parameters};
 use crate::control::database::error::{DatabaseError, DatabaseResult};
 use crate::control::database::schema;
-use crate::control::model::{AuditEntry, Author, Change, ChangeBody, DatabaseHead, Digest};
+use crate::control::model::{AuditEntry, Author, ChangeBody, DatabaseHead, Digest, LoggedChange};
 
 /// A transaction that writes.
 pub(in crate::control::database) struct Ledger {
@@ -75,7 +75,11 @@ impl Ledger {
     }
 
     /// Appends a change to the log and returns it.
-    pub(in crate::control::database) async fn append(&mut self, key: &str, body: ChangeBody) -> DatabaseResult<Change> {
+    pub(in crate::control::database) async fn append(
+        &mut self,
+        key: &str,
+        body: ChangeBody,
+    ) -> DatabaseResult<LoggedChange> {
         let at = self.now;
         let text = change_text(&body);
         let head = self.head().await?;
@@ -88,7 +92,7 @@ impl Ledger {
                 parameters![revision, kind_of(&body), key, text, &chain, at],
             )
             .await?;
-        Ok(Change {
+        Ok(LoggedChange {
             revision,
             body,
             chain,

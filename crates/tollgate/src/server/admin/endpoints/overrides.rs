@@ -3,7 +3,7 @@
 use super::EndpointResult;
 use super::stale::{self, PresentItem};
 use crate::control::database::{AuditRecord, RowFilter, RowKey};
-use crate::control::model::{OverrideRow, RowSubject};
+use crate::control::model::{OverrideRow, SubjectValues};
 use crate::control::{ControlError, RowWrite, SetProblem, WriteOptions};
 use crate::server::admin::access::now_ms;
 use crate::server::admin::problem::AdminProblem;
@@ -21,7 +21,7 @@ use tollgate_limiter::core::rules::Attempt;
 pub(in crate::server::admin) fn row_item(call: &Call, row: &OverrideRow) -> Value {
     let control = call.control();
     let epoch = call.epoch();
-    let subject: RowSubject = row
+    let subject: SubjectValues = row
         .subject
         .iter()
         .map(|(name, value)| (name.clone(), call.show(value)))
@@ -82,7 +82,7 @@ fn query_key(call: &Call) -> Result<RowKey, AdminProblem> {
     let domain = call.query.get("domain").unwrap_or(Attempt::DOMAIN).to_owned();
     call.check_domain(&domain)?;
     let rule = call.query.require("rule")?.to_owned();
-    let subject: RowSubject = match call.query.get("subject") {
+    let subject: SubjectValues = match call.query.get("subject") {
         Some(text) if text.starts_with('{') => serde_json::from_str(text)
             .map_err(|error| AdminProblem::field("subject", format!("not an object of texts: {error}")))?,
         _ => {
@@ -277,7 +277,7 @@ pub(in crate::server::admin) async fn delete(call: Call) -> EndpointResult {
 struct ImportRow {
     domain: Option<String>,
     rule: Option<String>,
-    subject: RowSubject,
+    subject: SubjectValues,
     terms: Option<String>,
     #[serde(default)]
     note: String,

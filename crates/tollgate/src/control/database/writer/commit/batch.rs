@@ -4,7 +4,7 @@ use crate::control::database::error::DatabaseResult;
 use crate::control::database::requests::{AttributeKey, CommitRequest, RowKey};
 use crate::control::database::writer::ledger::{AuditDraft, Ledger, SizedTable};
 use crate::control::database::{attributes, rows};
-use crate::control::model::{Change, ChangeBody, Digest, OverrideRow, SubjectAttribute};
+use crate::control::model::{ChangeBody, Digest, LoggedChange, OverrideRow, SubjectAttribute};
 use std::collections::HashMap;
 
 /// The stored items that a change names, by key.
@@ -31,7 +31,7 @@ pub(super) async fn apply(
     ledger: &mut Ledger,
     request: &CommitRequest,
     group: &[ChangeBody],
-) -> DatabaseResult<(Option<Change>, u64)> {
+) -> DatabaseResult<(Option<LoggedChange>, u64)> {
     let group = last_of_each_key(group);
     // The lock first: what is read below must not change until the commit.
     let revision = ledger.head().await?.revision + 1;

@@ -1,0 +1,7 @@
+if redis.call('EXISTS', KEYS[1]) == 0 then
+  if ARGV[1] == '1' then return 0 end
+elseif ARGV[1] == '0' or redis.call('GET', KEYS[1]) ~= ARGV[2] then
+  return 0
+end
+redis.call('SET', KEYS[1], ARGV[3], 'PX', ARGV[4])
+return 1
