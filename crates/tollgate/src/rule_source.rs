@@ -10,7 +10,7 @@ mod managed;
 mod quarantine;
 mod source_texts;
 
-pub(crate) use file_pattern::is_rule_file;
+pub(crate) use file_pattern::{is_rule_file, path_problem};
 pub use files::{ConfigLoader, FileSource, SharedLoader};
 pub use managed::{MANAGED_PREFIX, ManagedFiles, RowLayer};
 pub use source_texts::{ConfigSnapshot, QUICKSTART};

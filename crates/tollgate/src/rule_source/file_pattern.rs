@@ -2,7 +2,7 @@
 
 use crate::compat::ratelimit::files::RatelimitRules;
 use crate::config::RawSettings;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use tollgate_limiter::core::problem::{Location, Origin, Problem, Problems};
 use tollgate_limiter::core::yaml::Node;
@@ -95,6 +95,24 @@ pub(crate) fn is_rule_file(path: &Path) -> bool {
     !name.starts_with(b".") && !NOT_RULES.iter().any(|end| name.ends_with(end.as_bytes()))
 }
 
+/// The rule that a path breaks as one of a file in a version; none if it breaks none. A version is written to folders of people, so it
+/// must not be able to have `.git/config`, or what a shell or a program reads.
+pub(crate) fn path_problem(path: &str) -> Option<&'static str> {
+    let is_normal = |part: Component<'_>| matches!(part, Component::Normal(_));
+    let is_plain = !path.contains('\\')
+        && !path.contains(char::is_control)
+        && path.split('/').all(|part| !matches!(part, "" | "." | ".."))
+        && Path::new(path).components().all(is_normal);
+    if !is_plain {
+        return Some("must be relative, below the folder, and of plain parts");
+    }
+    if path.split('/').any(|part| part.starts_with('.')) {
+        return Some("must have no hidden part: none that starts with a dot");
+    }
+    let has_end = path.ends_with(".yaml") || path.ends_with(".yml");
+    (!has_end).then_some("must end in .yaml or .yml")
+}
+
 /// The ends of names of notes, and of copies that editors and patches leave.
 const NOT_RULES: [&str; 7] = [".md", ".bak", ".orig", ".rej", ".swp", ".tmp", "~"];
 
@@ -103,7 +121,7 @@ pub(super) const FILES_MAX: usize = 1_000;
 
 #[cfg(test)]
 mod tests {
-    use super::is_rule_file;
+    use super::{is_rule_file, path_problem};
     use std::path::Path;
 
     /// Files that envoyproxy/ratelimit reads were once left out because of a dot in their name.
@@ -128,6 +146,37 @@ mod tests {
             ".shop.swp",
         ] {
             assert!(!is_rule_file(&Path::new("config").join(name)), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_path_of_a_version_is_that_of_a_visible_yaml_file_below_a_folder() {
+        for (rule, names) in [
+            (
+                "relative",
+                &[
+                    "",
+                    "../x.yaml",
+                    "/etc/x.yaml",
+                    "a/../../x.yaml",
+                    "./x.yaml",
+                    "a//b.yaml",
+                    "a/",
+                    "a\\b.yaml",
+                    "..",
+                    ".",
+                    "a\0b.yaml",
+                ][..],
+            ),
+            ("hidden", &[".git/config", "a/.b.yaml", ".yaml", ".git/hooks/x.yml"]),
+            (".yaml", &["x", "x.sh", "a.yaml/b", "x.yaml.bak", "x.YAML", "Makefile"]),
+        ] {
+            for name in names {
+                assert!(path_problem(name).is_some_and(|text| text.contains(rule)), "{name}");
+            }
+        }
+        for name in ["a.yaml", "a.yml", "shop/b.yaml", "managed/shop/a:b.yaml", "a..b.yaml"] {
+            assert_eq!(path_problem(name), None, "{name}");
         }
     }
 }

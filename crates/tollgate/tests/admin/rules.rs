@@ -223,10 +223,12 @@ fn files_are_checked_and_planned_without_a_change() {
         .by_admin("POST", "/v1/plan")
         .json(&json!({ "version": 9 }))
         .refused(404, "not-found");
-    let outside = json!({ "files": [{ "path": "../a.yaml", "grammar": "own", "text": "" }] });
-    server
-        .by_admin("POST", "/v1/rules/check")
-        .json(&outside)
-        .refused(400, "malformed");
+    for path in ["../a.yaml", ".git/a.yaml", "a.sh", "Makefile"] {
+        let refused = json!({ "files": [{ "path": path, "grammar": "own", "text": "" }] });
+        server
+            .by_admin("POST", "/v1/rules/check")
+            .json(&refused)
+            .refused(400, "malformed");
+    }
     assert_eq!(server.state(), state);
 }

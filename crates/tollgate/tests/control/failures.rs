@@ -243,6 +243,8 @@ fn a_version_never_writes_outside_the_folder_of_a_pull() {
         "/tmp/tollgate-evil.yaml",
         "a/../../evil.yaml",
         ".git/config",
+        ".git/hooks/a.yaml",
+        "Makefile",
         "a//b.yaml",
         "",
     ] {

@@ -1,7 +1,7 @@
 //! `tollgate rules diff` and `tollgate rules apply`: the plan of a set, and its publication after a confirmation.
 
 use super::files;
-use super::publish::{PublishArgs, ServerPlan, publish_call};
+use super::publish::{Preparation, PublishArgs, ServerPlan, publish_call};
 use crate::cli::EXIT_OK;
 use crate::cli::admin::table::{cell, number};
 use crate::cli::admin::{AdminArgs, CommandResult, EXIT_REFUSED, Failure, date, note};
@@ -100,8 +100,9 @@ impl Apply {
         if self.break_glass {
             body.insert("break_glass".to_owned(), json!(true));
         }
-        let call = publish_call("/publish", proposal.tag.as_deref(), self.skip_prepare);
-        self.options.publish(call, body)
+        let preparation = Preparation::of_flag(self.skip_prepare);
+        let call = publish_call("/publish", proposal.tag.as_deref(), preparation);
+        self.options.publish(call, body, preparation)
     }
 
     /// Plans, and asks. Nothing is left to do if the sets are equal, or the plan went to a file.

@@ -3,7 +3,7 @@
 use crate::cli::admin::Failure;
 use crate::config::is_settings;
 use crate::control::model::{Grammar, SetFile};
-use crate::rule_source::is_rule_file;
+use crate::rule_source::{is_rule_file, path_problem};
 use serde_json::{Value, json};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -55,6 +55,14 @@ pub(super) fn read(paths: &[PathBuf]) -> Result<RuleFiles, Failure> {
         }
     }
     found.sort();
+    for (name, path) in &found {
+        if let Some(problem) = path_problem(name) {
+            return Err(Failure::error(format!(
+                "{}: the path `{name}` of a rule file {problem}; rename it, or leave it out",
+                path.display()
+            )));
+        }
+    }
     let doubled = found.windows(2).find_map(|pair| match pair {
         [one, two] if one.0 == two.0 => Some(one.0.clone()),
         _ => None,
@@ -198,6 +206,16 @@ mod tests {
             assert_eq!(found, expected);
         }
         assert!(relative(Path::new("../a.yaml"), Path::new("")).is_err());
+    }
+
+    #[test]
+    fn a_file_that_no_version_may_have_is_named_before_anything_is_sent() {
+        let failure = read(&[PathBuf::from("rules/limits.conf")]).err().expect("a refusal");
+        let text = format!("{failure:?}");
+        assert!(
+            text.contains("rules/limits.conf") && text.contains("must end in .yaml or .yml"),
+            "{text}"
+        );
     }
 
     #[test]

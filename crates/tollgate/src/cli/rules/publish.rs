@@ -60,6 +60,20 @@ pub(super) struct PublishArgs {
     pub(super) admin: AdminArgs,
 }
 
+/// The instances that compile a set before it is published.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Preparation {
+    All,
+    Skipped,
+}
+
+impl Preparation {
+    /// The one of the flag `--skip-prepare`.
+    pub(super) fn of_flag(skip: bool) -> Self {
+        if skip { Self::Skipped } else { Self::All }
+    }
+}
+
 /// A plan of the server, and the live set it was made for.
 pub(super) struct ServerPlan {
     pub(super) plan: ChangePlan,
@@ -92,8 +106,9 @@ impl Push {
         if self.force {
             body.insert("force".to_owned(), json!(true));
         }
-        let call = publish_call("/publish", plan.tag.as_deref(), self.skip_prepare);
-        let published = self.options.publish(call, body);
+        let preparation = Preparation::of_flag(self.skip_prepare);
+        let call = publish_call("/publish", plan.tag.as_deref(), preparation);
+        let published = self.options.publish(call, body, preparation);
         published.map_err(|failure| failure.locate(|path| files.origin(path)))
     }
 }
@@ -108,16 +123,16 @@ impl Rollback {
         if let Some(version) = self.version {
             body.insert("version".to_owned(), json!(version));
         }
-        let call = publish_call("/rollback", Some(&cell(&status, "etag")), false);
-        self.options.publish(call, body)
+        let call = publish_call("/rollback", Some(&cell(&status, "etag")), Preparation::All);
+        self.options.publish(call, body, Preparation::All)
     }
 }
 
 /// A request that publishes, under the condition that the live set still has this entity tag; none: that nothing is published.
-pub(super) fn publish_call(path: &str, tag: Option<&str>, skip_prepare: bool) -> AdminCall {
+pub(super) fn publish_call(path: &str, tag: Option<&str>, preparation: Preparation) -> AdminCall {
     AdminCall::new(Method::POST, path)
         .query("wait", "2s")
-        .query_if("prepare", skip_prepare.then_some("skip"))
+        .query_if("prepare", (preparation == Preparation::Skipped).then_some("skip"))
         .if_unchanged(tag)
         .header(HeaderName::from_static("idempotency-key"), &idempotency_key())
         .patient()
@@ -125,7 +140,12 @@ pub(super) fn publish_call(path: &str, tag: Option<&str>, skip_prepare: bool) ->
 
 impl PublishArgs {
     /// Publishes, and prints what was done.
-    pub(super) fn publish(&self, call: AdminCall, mut body: Map<String, Value>) -> CommandResult {
+    pub(super) fn publish(
+        &self,
+        call: AdminCall,
+        mut body: Map<String, Value>,
+        preparation: Preparation,
+    ) -> CommandResult {
         if self.drop_rows {
             body.insert("drop_rows".to_owned(), json!(true));
         }
@@ -139,7 +159,7 @@ impl PublishArgs {
                 "stale" => self.moved(failure),
                 _ => failure,
             })?;
-        let text = published_text(&done, self.dry_run);
+        let text = published_text(&done, self.dry_run, preparation);
         let code = report(&self.admin, &done, &text);
         if number(&done, "rejected") > 0 || number(&done, "silent") > 0 {
             warn("not all instances have applied it; see `tollgate control status`");
@@ -161,7 +181,7 @@ impl PublishArgs {
 }
 
 /// The result of a publish, for people.
-fn published_text(done: &Value, dry_run: bool) -> String {
+fn published_text(done: &Value, dry_run: bool, preparation: Preparation) -> String {
     let (version, revision) = (number(done, "version"), number(done, "revision"));
     if done.get("changed").and_then(Value::as_bool) == Some(false) {
         return format!("no changes: version {version}, revision {revision}");
@@ -176,10 +196,16 @@ fn published_text(done: &Value, dry_run: bool) -> String {
     let plural = |count: u64| if count == 1 { "instance" } else { "instances" };
     let (prepared, applied) = (number(done, "prepared"), number(done, "applied"));
     let all = applied + number(done, "rejected") + number(done, "silent");
+    let preparing = match preparation {
+        Preparation::All => format!(
+            "prepared on {prepared} of {prepared} {}{}",
+            plural(prepared),
+            time("prepared_ms")
+        ),
+        Preparation::Skipped => "not prepared (--skip-prepare)".to_owned(),
+    };
     format!(
-        "prepared on {prepared} of {prepared} {}{}\npublished version {version}, revision {revision}\napplied on {applied} of {all} {}{}",
-        plural(prepared),
-        time("prepared_ms"),
+        "{preparing}\npublished version {version}, revision {revision}\napplied on {applied} of {all} {}{}",
         plural(all),
         time("applied_ms"),
     )
@@ -212,7 +238,8 @@ impl ServerPlan {
     }
 }
 
-/// A key that no other request has: a retry after a lost response publishes once.
+/// A key that no other request has: copies of this request, which a proxy may send, publish once. Another run of the command is another
+/// request.
 fn idempotency_key() -> String {
     format!("{:016x}{:016x}", fastrand::u64(..), fastrand::u64(..))
 }
@@ -226,12 +253,20 @@ mod tests {
         let done = json!({"version": 42, "revision": 813, "changed": true, "prepared": 12, "applied": 12, "rejected": 0,
                           "silent": 0, "prepared_ms": 180, "applied_ms": 240});
         assert_eq!(
-            published_text(&done, false),
+            published_text(&done, false, Preparation::All),
             "prepared on 12 of 12 instances (180 ms)\npublished version 42, revision 813\napplied on 12 of 12 instances (240 ms)"
         );
         let done = json!({"version": 42, "revision": 813, "changed": false});
-        assert_eq!(published_text(&done, false), "no changes: version 42, revision 813");
+        assert_eq!(
+            published_text(&done, false, Preparation::All),
+            "no changes: version 42, revision 813"
+        );
         let done = json!({"version": 1, "revision": 1, "prepared": 1, "applied": 0, "silent": 1});
-        assert!(published_text(&done, false).ends_with("applied on 0 of 1 instance"));
+        assert!(published_text(&done, false, Preparation::All).ends_with("applied on 0 of 1 instance"));
+        let done = json!({"version": 2, "revision": 3, "prepared": 1, "prepared_ms": 0, "applied": 1});
+        assert_eq!(
+            published_text(&done, false, Preparation::Skipped),
+            "not prepared (--skip-prepare)\npublished version 2, revision 3\napplied on 1 of 1 instance"
+        );
     }
 }

@@ -8,9 +8,8 @@ use crate::control::plan::{ChangePlan, FORMAT, PlanOp};
 use crate::control::state::{LiveState, RejectedRow, RuleLayer};
 use crate::control::tables::RowTables;
 use crate::control::{ControlError, ControlResult, SetProblem, chain, fleet, layers};
-use crate::rule_source::{ConfigSnapshot, MANAGED_PREFIX};
+use crate::rule_source::{ConfigSnapshot, MANAGED_PREFIX, path_problem};
 use std::collections::HashSet;
-use std::path::{Component, Path};
 use std::sync::Arc;
 use tokio::task::JoinError;
 use tokio::time::Instant;
@@ -454,17 +453,13 @@ pub(super) fn check_files(files: &[SetFile]) -> ControlResult<()> {
     }
     let mut paths = HashSet::new();
     for file in files {
-        let path = Path::new(&file.path);
-        let is_plain = |component: Component<'_>| matches!(component, Component::Normal(_));
-        let is_bad = file.path.is_empty()
-            || file.path.len() > PATH_MAX
-            || file.path.contains(['\\', '\0'])
-            || file.path.contains(char::is_control)
-            || file.path.split('/').any(|part| matches!(part, "" | "." | ".."))
-            || !path.components().all(is_plain);
-        if is_bad {
+        let problem = match file.path.len() > PATH_MAX {
+            true => Some("must have at most 512 bytes"),
+            false => path_problem(&file.path),
+        };
+        if let Some(problem) = problem {
             return Err(ControlError::Malformed(format!(
-                "`{}` is not a relative path of a rule file",
+                "the path `{}` of a rule file {problem}",
                 file.path.escape_default().take(PATH_MAX).collect::<String>()
             )));
         }
