@@ -39,8 +39,12 @@ impl Node {
 
     /// Writes the settings of a node with a control plane; nothing runs yet. See [`Node::restart_timed`].
     pub(crate) fn prepare_managed(settings: &str) -> Self {
-        let mut node = Self::start_managed(settings);
+        // One that follows others is not ready before they have rules.
+        let mut node = Self::start_managed(&settings.replace("database: 'none'", "database: 'data_dir'"));
         node.kill();
+        let file = node.folder.join("tollgate.yaml");
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, text.replace("database: 'data_dir'", "database: 'none'")).unwrap();
         let _ = fs::remove_dir_all(node.folder.join("data"));
         node
     }

@@ -102,8 +102,19 @@ pub(crate) fn info(port: u16, section: &str, name: &str, field: Option<&str>) ->
 
 /// How often the script was called, whichever way.
 pub(crate) fn script_calls(port: u16) -> u64 {
-    ["cmdstat_evalsha", "cmdstat_fcall", "cmdstat_eval"]
+    SCRIPT_COMMANDS
         .into_iter()
         .map(|name| info(port, "commandstats", name, Some("calls")))
         .sum()
 }
+
+/// How often such a call was refused: before it ran, or while it did. Writes of the control plane are other commands.
+pub(crate) fn refused_script_calls(port: u16) -> u64 {
+    let count = |name, field| info(port, "commandstats", name, Some(field));
+    SCRIPT_COMMANDS
+        .into_iter()
+        .map(|name| count(name, "rejected_calls") + count(name, "failed_calls"))
+        .sum()
+}
+
+const SCRIPT_COMMANDS: [&str; 3] = ["cmdstat_evalsha", "cmdstat_fcall", "cmdstat_eval"];

@@ -333,8 +333,8 @@ pub(super) fn restored(plan: &Plan) -> Measurements {
         )
     };
     let mut node = Node::start_managed(&shared("data_dir"));
-    let mut follower = Node::start_managed(&shared("none"));
     expect_done(&publish(&node, MANAGED));
+    let mut follower = Node::start_managed(&shared("none"));
     let mut rows = Rows::default();
     rows.write(&node, 5);
     let database = node.folder().join("data/control.db");

@@ -1,7 +1,7 @@
 //! Changes of rules on their way to the instances: lost notices, too many changes, poisoned caches, two databases, no database.
 
 use super::database::{Rows, expect_done};
-use crate::admin::{self, call, get, position, publish, publish_with};
+use crate::admin::{self, get, position, publish, publish_with};
 use crate::audit::broken;
 use crate::harness::{Harness, hot_and_many, pause, wait_until};
 use crate::measurements::Measurements;
@@ -40,11 +40,11 @@ pub(super) fn storm(plan: &Plan) -> Measurements {
     let mut measurements = Measurements::default();
     let store = Server::start(ServerKind::Redis70);
     let mut control = Node::start_managed(&settings(&store, "data_dir"));
+    expect_done(&publish(&control, MANAGED));
     let (first, mut second) = (
         Node::start_managed(&settings(&store, "none")),
         Node::start_managed(&settings(&store, "none")),
     );
-    expect_done(&publish(&control, MANAGED));
     converged(&[&control, &first, &second]);
     let mut harness = Harness::over(vec![first], plan);
     harness.load_now();
@@ -135,8 +135,8 @@ pub(super) fn poisoned(plan: &Plan) -> Measurements {
     let mut measurements = Measurements::default();
     let store = Server::start(ServerKind::Redis70);
     let mut control = Node::start_managed(&settings(&store, "data_dir"));
-    let mut follower = Node::start_managed(&settings(&store, "none"));
     expect_done(&publish(&control, MANAGED));
+    let mut follower = Node::start_managed(&settings(&store, "none"));
     let mut rows = Rows::default();
     rows.write(&control, 20);
     converged(&[&control, &follower]);
@@ -237,7 +237,7 @@ pub(super) fn orphaned(plan: &Plan) -> Measurements {
     let mut measurements = Measurements::default();
     let store = Server::start(ServerKind::Redis70);
     let mut control = Node::start_managed(&settings(&store, "data_dir"));
-    let mut late = Node::prepare_managed(&settings(&store, "none").replace("start_without: true", ""));
+    let mut late = Node::prepare_managed(&settings(&store, "none"));
     expect_done(&publish(&control, MANAGED));
     let mut rows = Rows::default();
     rows.write(&control, 5);
@@ -260,6 +260,5 @@ pub(super) fn orphaned(plan: &Plan) -> Measurements {
     });
     measurements.holds("at the last position again", position(&late) == newest);
     measurements.none("panics and dead nodes", broken(&mut control) + broken(&mut late));
-    let _ = call(&control, "GET", "/v1/livez", "", None);
     measurements
 }

@@ -44,8 +44,8 @@ pub(super) fn deadly(plan: &Plan) -> Measurements {
     let mut measurements = Measurements::default();
     let store = Server::start(ServerKind::Redis70);
     let mut control = Node::start_managed(&settings(&store, "data_dir"));
-    let mut others = [(); 3].map(|()| Node::start_managed(&settings(&store, "none")));
     expect_done(&publish(&control, &set(0)));
+    let mut others = [(); 3].map(|()| Node::start_managed(&settings(&store, "none")));
     let old = position(&control);
     wait_until("all have the first set", || {
         others.iter().all(|node| position(node) == old)
@@ -107,9 +107,9 @@ pub(super) fn interrupted(plan: &Plan) -> Measurements {
     let mut measurements = Measurements::default();
     let store = Server::start(ServerKind::Redis70);
     let mut control = Node::start_managed(&settings(&store, "data_dir"));
-    let mut follower = Node::start_managed(&settings(&store, "none"));
     let mut random = Random::new(plan.seed);
     expect_done(&publish(&control, &set(0)));
+    let mut follower = Node::start_managed(&settings(&store, "none"));
     let (mut mixed, mut differ, mut lost, mut unaudited, mut slowest) = (0, 0, 0, 0, Duration::ZERO);
     let seeds = plan.pick(3_u64, 200);
     for number in 1..=seeds {

@@ -7,7 +7,7 @@ use crate::measurements::Measurements;
 use crate::namespace;
 use crate::node::Node;
 use crate::plan::Plan;
-use crate::resp::{RespClient, command_ok, info, send_command, send_command_with};
+use crate::resp::{RespClient, command_ok, info, refused_script_calls, send_command, send_command_with};
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate_core::testing::random::Random;
@@ -135,7 +135,7 @@ pub(super) fn read_only(plan: &Plan) -> Measurements {
     trial.pause(plan.seconds(2.0, 5.0));
     command_ok(server.port(), "REPLICAOF NO ONE");
     let outage = trial.outage_since(from_us);
-    let refused = info(server.port(), "errorstats", "errorstat_READONLY", Some("count"));
+    let refused = refused_script_calls(server.port());
     let connects = trial.metric("tollgate_store_connect_attempts_total", "") - connects + 2.0;
     let (result, mut measurements) = trial.settle(&server);
     result.common(&mut measurements, plan, outage);
