@@ -165,7 +165,12 @@ pub(super) async fn publish_set(
     }
     let live = parts.live.load_full();
     check_set_condition(&live, &item, options)?;
-    if live.version > 0 && live.set_digest == set.digest && !options.force {
+    // The set of the head, and not the one in use: an instance that cannot use the live version must still be able to replace it.
+    let is_head = live
+        .head
+        .as_ref()
+        .is_some_and(|head| head.live_version > 0 && head.live_version == live.version);
+    if is_head && live.head_set == set.digest && !options.force {
         return Ok(Published {
             version: live.version,
             revision: live.set_revision,
