@@ -105,6 +105,7 @@ pub(in crate::control) async fn publish(
         PublishSet::Version(number) => {
             let database = parts.database.as_ref().ok_or(ControlError::NoDatabase)?;
             let (meta, files) = stored(database, number).await?;
+            check_source(parts, options, &meta.source)?;
             (Some(meta), files)
         }
     };
@@ -126,6 +127,7 @@ pub(in crate::control) async fn rollback(
     options: &PublishOptions,
     author: Author,
 ) -> ControlResult<Published> {
+    check_source(parts, options, "rollback")?;
     let database = parts.database.as_ref().ok_or(ControlError::NoDatabase)?;
     let number = match version {
         Some(number) => number,
@@ -349,7 +351,12 @@ async fn stored(database: &Database, number: u64) -> ControlResult<(VersionMeta,
 
 /// `edits: git`: only a push creates versions.
 pub(super) fn check_git(parts: &ControlParts, options: &PublishOptions) -> ControlResult<()> {
-    let is_allowed = !parts.options.git_only || options.break_glass || options.source.starts_with("push");
+    check_source(parts, options, &options.source)
+}
+
+/// `edits: git`: only what has the source of a push is made live.
+fn check_source(parts: &ControlParts, options: &PublishOptions, source: &str) -> ControlResult<()> {
+    let is_allowed = !parts.options.git_only || options.break_glass || source.starts_with("push");
     if is_allowed { Ok(()) } else { Err(ControlError::GitOnly) }
 }
 
