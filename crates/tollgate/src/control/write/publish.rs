@@ -87,7 +87,7 @@ pub(in crate::control) async fn save_version(
     if let Some(same) = newest.into_iter().find(|version| version.digest == digest) {
         return Ok((same, false));
     }
-    let version = new_version(parts, files, options, VersionState::Draft);
+    let version = new_version(&parts.live.load(), files, options, VersionState::Draft);
     Ok((database.save_version(version, &author).await?, true))
 }
 
@@ -97,6 +97,7 @@ pub(in crate::control) async fn publish(
     options: &PublishOptions,
     author: Author,
 ) -> ControlResult<Published> {
+    let live = parts.live.load_full();
     let (version, files) = match set {
         PublishSet::Files(files) => {
             check_git(parts, options)?;
@@ -111,14 +112,13 @@ pub(in crate::control) async fn publish(
     };
     let source = version.as_ref().map_or(&options.source, |version| &version.source);
     // From here on it says that a push replaces what was not pushed.
-    let force = replaces_drift(parts, options, source, &files).await?;
+    let force = replaces_drift(parts, &live, options, source, &files).await?;
     let options = PublishOptions {
         force,
         ..options.clone()
     };
     let set = ready(parts, files).await?;
-    let item = ItemKey::Set;
-    publish_set(parts, set, version, item, &options, author).await
+    publish_set(parts, &live, set, version, ItemKey::Set, &options, author).await
 }
 
 pub(in crate::control) async fn rollback(
@@ -129,10 +129,11 @@ pub(in crate::control) async fn rollback(
 ) -> ControlResult<Published> {
     check_source(parts, options, "rollback")?;
     let database = parts.database.as_ref().ok_or(ControlError::NoDatabase)?;
+    let live = parts.live.load_full();
     let number = match version {
         Some(number) => number,
         None => {
-            let live = parts.live.load().head.as_ref().map_or(0, |head| head.live_version);
+            let live = live.head.as_ref().map_or(0, |head| head.live_version);
             let meta = database.version(live).await?;
             let parent = meta.map_or(0, |meta| meta.parent);
             if parent == 0 {
@@ -147,12 +148,13 @@ pub(in crate::control) async fn rollback(
         source: format!("rollback {number}"),
         ..options.clone()
     };
-    publish_set(parts, set, None, ItemKey::Set, &options, author).await
+    publish_set(parts, &live, set, None, ItemKey::Set, &options, author).await
 }
 
-/// Makes a compiled set live.
+/// Makes a compiled set live, if the live one is still that of `live`: the state that it was made of.
 pub(super) async fn publish_set(
     parts: &Arc<ControlParts>,
+    live: &LiveState,
     set: ReadySet,
     version: Option<VersionMeta>,
     item: ItemKey,
@@ -165,8 +167,7 @@ pub(super) async fn publish_set(
             live: None,
         });
     }
-    let live = parts.live.load_full();
-    check_set_condition(&live, &item, options)?;
+    check_set_condition(live, &item, options)?;
     // The set of the head, and not the one in use: an instance that cannot use the live version must still be able to replace it.
     let is_head = live
         .head
@@ -206,7 +207,7 @@ pub(super) async fn publish_set(
     let number = match version {
         Some(version) => version.number,
         None => {
-            let version = new_version(parts, set.files.clone(), options, VersionState::Prepared);
+            let version = new_version(live, set.files.clone(), options, VersionState::Prepared);
             database.save_version(version, &author).await?.number
         }
     };
@@ -333,9 +334,9 @@ fn rejected(error: &JoinError) -> ControlError {
     ControlError::PrepareRejected(vec![SetProblem::error(text)])
 }
 
-fn new_version(parts: &ControlParts, files: Vec<SetFile>, options: &PublishOptions, state: VersionState) -> NewVersion {
+fn new_version(live: &LiveState, files: Vec<SetFile>, options: &PublishOptions, state: VersionState) -> NewVersion {
     NewVersion {
-        parent: parts.live.load().head.as_ref().map_or(0, |head| head.live_version),
+        parent: live.head.as_ref().map_or(0, |head| head.live_version),
         format: FORMAT,
         state,
         source: options.source.clone(),
@@ -364,11 +365,12 @@ fn check_source(parts: &ControlParts, options: &PublishOptions, source: &str) ->
 /// taken the change over, and the new version says so.
 async fn replaces_drift(
     parts: &Arc<ControlParts>,
+    live: &LiveState,
     options: &PublishOptions,
     source: &str,
     files: &[SetFile],
 ) -> ControlResult<bool> {
-    let live = parts.live.load().head.as_ref().map_or(0, |head| head.live_version);
+    let live = live.head.as_ref().map_or(0, |head| head.live_version);
     if !source.starts_with("push") || live == 0 {
         return Ok(false);
     }
