@@ -18,6 +18,7 @@ use crate::server::gate::Gate;
 use crate::server::telemetry::LiveSummary;
 use arc_swap::ArcSwap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
@@ -44,7 +45,10 @@ pub(super) struct ControlParts {
     pub(super) applied: watch::Sender<(u64, u64)>,
     /// Wakes the follower.
     pub(super) wake: Notify,
+    /// Locked on blocking threads only: files are synced under it.
     pub(super) disk: Mutex<Disk>,
+    /// True if this process has locked the data directory.
+    pub(super) is_disk_acquired: Arc<AtomicBool>,
     /// A set that was compiled for a publish, until it is applied.
     pub(super) prepared: Mutex<Option<PreparedSet>>,
     /// The last changes, for the log of the cache.
@@ -178,7 +182,7 @@ impl ControlParts {
     pub(super) fn may_read(&self) -> bool {
         match &self.database {
             None => false,
-            Some(database) => database.kind() != "sqlite" || self.disk().is_acquired(),
+            Some(database) => database.kind() != "sqlite" || self.is_disk_acquired.load(Ordering::Acquire),
         }
     }
 

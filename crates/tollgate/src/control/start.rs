@@ -123,6 +123,7 @@ impl Control {
             live: ArcSwap::from_pointee(LiveState::empty()),
             applied: watch::Sender::new((0, 0)),
             wake: Notify::new(),
+            is_disk_acquired: disk.acquired(),
             disk: Mutex::new(disk),
             prepared: Mutex::new(None),
             health: Mutex::new(FollowerHealth {

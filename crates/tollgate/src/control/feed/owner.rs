@@ -7,6 +7,7 @@ use crate::control::model::{Author, DatabaseHead};
 use crate::control::{ControlError, ControlResult, fleet};
 use crate::data_dir::LockError;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tollgate_limiter::store::redis::CacheError;
 
@@ -30,7 +31,7 @@ impl ControlParts {
 
     /// Locks the data directory, if the database is a file in it.
     async fn lock_file(self: &Arc<Self>, database: &Database) -> ControlResult<()> {
-        if database.kind() != "sqlite" || self.disk().is_acquired() {
+        if database.kind() != "sqlite" || self.is_disk_acquired.load(Ordering::Acquire) {
             return Ok(());
         }
         let parts = Arc::clone(self);

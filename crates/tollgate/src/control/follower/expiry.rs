@@ -145,12 +145,12 @@ pub(in crate::control) async fn keep_synced(parts: &Arc<ControlParts>) {
         }
         let blocking = Arc::clone(parts);
         let synced = tokio::task::spawn_blocking(move || {
-            let journal = blocking.disk().unsynced_journal()?;
-            journal.map_or(Ok(()), |journal| journal.sync_data())
+            let journal = blocking.disk().unsynced_journal();
+            let synced = journal.and_then(|journal| journal.map_or(Ok(()), |journal| journal.sync_data()));
+            synced.inspect_err(|_| blocking.disk().note_gap())
         });
         if let Ok(Err(error)) = synced.await {
             tracing::warn!(%error, "the journal of rules cannot be synced; the next change writes the whole state");
-            parts.disk().note_gap();
         }
     }
 }
