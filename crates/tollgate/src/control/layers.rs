@@ -237,6 +237,12 @@ impl ControlParts {
         if !is_forward {
             return;
         }
+        if live.head.as_ref().is_some_and(|head| head.live_version == 0) {
+            // A new epoch in which nothing is published: rules of the one before are in no version.
+            (live.version, live.files, live.set_digest) = (0, Arc::new([]), Digest::default());
+            loader.set_managed(None);
+            self.health().rejected = None;
+        }
         let compiled = state.set.and_then(|set| self.compile(loader, set));
         self.tables.replace(state.rows, state.attributes);
         self.tables.apply(&state.changes);
