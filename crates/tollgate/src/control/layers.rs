@@ -437,6 +437,7 @@ impl ControlParts {
         let (rows, attributes) = self.tables.all();
         let state = SavedState {
             head,
+            head_set: live.head_set,
             set_revision: live.set_revision,
             version: live.version,
             files: live.files.to_vec(),
@@ -452,6 +453,16 @@ impl ControlParts {
                 tracing::warn!(%error, "rules cannot be saved in data_dir; a start without the database will lack them");
             }
             Err(_) => {}
+        }
+    }
+
+    /// Takes the digest of a head's version from a source, if the state of the disk did not have it.
+    pub(super) async fn learn_head_set(&self, head: &DatabaseHead, set: Digest) {
+        let loader = self.loader.lock().await;
+        let mut live = LiveState::clone(&self.live.load());
+        if live.head.as_ref() == Some(head) && live.head_set == Digest::default() {
+            live.head_set = set;
+            self.set_live(live, loader.file_digest());
         }
     }
 
@@ -539,7 +550,7 @@ impl WholeState {
             head_set: if is_live && set.is_some() {
                 digest
             } else {
-                Digest::default()
+                state.head_set
             },
             head: state.head,
             set_revision: state.set_revision,
