@@ -93,6 +93,8 @@ pub(super) struct FollowerHealth {
     pub(super) seen: Option<CacheHead>,
     /// The highest epoch and revision that live instances of the same database report.
     pub(super) reported: (u64, u64),
+    /// The last round of refilling the cache failed.
+    pub(super) refill_failed: bool,
     /// The time since which there is a newer head.
     pub(super) behind_since: Option<Instant>,
     /// The digest of the set that was rejected, and the generation of the file layer it was compiled with.
