@@ -16,12 +16,16 @@ use crate::data_dir::{DirLock, LockError};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The data directory of the control plane. Nothing is created before the first write.
 #[derive(Debug)]
 pub struct Disk {
     data_dir: PathBuf,
     lock: Option<DirLock>,
+    /// True if there is a lock.
+    is_acquired: Arc<AtomicBool>,
     journal: Option<File>,
     journal_bytes: u64,
     good_bytes: u64,
@@ -46,6 +50,7 @@ impl Disk {
         Self {
             data_dir,
             lock: None,
+            is_acquired: Arc::default(),
             journal: None,
             journal_bytes: 0,
             good_bytes: 0,
@@ -71,13 +76,14 @@ impl Disk {
     pub fn acquire(&mut self) -> Result<(), LockError> {
         if self.lock.is_none() {
             self.lock = Some(DirLock::acquire_file(&self.data_dir, LOCK_FILE)?);
+            self.is_acquired.store(true, Ordering::Release);
         }
         Ok(())
     }
 
-    /// True if this process has locked the directory.
-    pub const fn is_acquired(&self) -> bool {
-        self.lock.is_some()
+    /// True if this process has locked the directory. Read without the lock of this value, which is held while files are synced.
+    pub fn acquired(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.is_acquired)
     }
 
     /// Reads the state, and goes on with its journal. A file that cannot be used is logged; the one before it is used then.

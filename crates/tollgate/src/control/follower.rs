@@ -397,6 +397,9 @@ async fn read_cache(parts: &Arc<ControlParts>, reader: &CacheReader) -> Result<(
     let applied = match judgement {
         Judgement::Equal => {
             let wanted = (cached.head.live_version, cached.set);
+            if live.head_set == Digest::default() && wanted.0 > 0 {
+                parts.learn_head_set(&cached.head, cached.set).await;
+            }
             let set = pending_cache_set(parts, reader, wanted).await?;
             return confirm(parts, &live, set, RulesOrigin::Cache).await;
         }
@@ -418,7 +421,11 @@ async fn read_cache(parts: &Arc<ControlParts>, reader: &CacheReader) -> Result<(
     };
     note_behind(parts);
     let fetched = reader.fetch(&cached.head, applied).await?;
-    let wanted = live_set_after(&live, &fetched);
+    let mut wanted = live_set_after(&live, &fetched);
+    if wanted == (cached.head.live_version, Digest::default()) {
+        // The digest of a state from the disk may not be known; the head is signed, and names the same version.
+        wanted.1 = cached.set;
+    }
     if fetched.needs_newer.is_none() && wanted != (cached.head.live_version, cached.set) && cached.head.live_version > 0
     {
         let text = "the head of the config cache names another set than its log";

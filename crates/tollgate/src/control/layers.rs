@@ -18,6 +18,7 @@ use crate::server::gate::Gate;
 use crate::server::telemetry::LiveSummary;
 use arc_swap::ArcSwap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
@@ -44,7 +45,10 @@ pub(super) struct ControlParts {
     pub(super) applied: watch::Sender<(u64, u64)>,
     /// Wakes the follower.
     pub(super) wake: Notify,
+    /// Locked on blocking threads only: files are synced under it.
     pub(super) disk: Mutex<Disk>,
+    /// True if this process has locked the data directory.
+    pub(super) is_disk_acquired: Arc<AtomicBool>,
     /// A set that was compiled for a publish, until it is applied.
     pub(super) prepared: Mutex<Option<PreparedSet>>,
     /// The last changes, for the log of the cache.
@@ -89,6 +93,8 @@ pub(super) struct FollowerHealth {
     pub(super) seen: Option<CacheHead>,
     /// The highest epoch and revision that live instances of the same database report.
     pub(super) reported: (u64, u64),
+    /// The last round of refilling the cache failed.
+    pub(super) refill_failed: bool,
     /// The time since which there is a newer head.
     pub(super) behind_since: Option<Instant>,
     /// The digest of the set that was rejected, and the generation of the file layer it was compiled with.
@@ -178,7 +184,7 @@ impl ControlParts {
     pub(super) fn may_read(&self) -> bool {
         match &self.database {
             None => false,
-            Some(database) => database.kind() != "sqlite" || self.disk().is_acquired(),
+            Some(database) => database.kind() != "sqlite" || self.is_disk_acquired.load(Ordering::Acquire),
         }
     }
 
@@ -232,6 +238,12 @@ impl ControlParts {
             .is_some_and(|head| matches!(judge(before.as_ref(), head), Judgement::Extend | Judgement::Replace));
         if !is_forward {
             return;
+        }
+        if live.head.as_ref().is_some_and(|head| head.live_version == 0) {
+            // A new epoch in which nothing is published: rules of the one before are in no version.
+            (live.version, live.files, live.set_digest) = (0, Arc::new([]), Digest::default());
+            loader.set_managed(None);
+            self.health().rejected = None;
         }
         let compiled = state.set.and_then(|set| self.compile(loader, set));
         self.tables.replace(state.rows, state.attributes);
@@ -427,6 +439,7 @@ impl ControlParts {
         let (rows, attributes) = self.tables.all();
         let state = SavedState {
             head,
+            head_set: live.head_set,
             set_revision: live.set_revision,
             version: live.version,
             files: live.files.to_vec(),
@@ -442,6 +455,16 @@ impl ControlParts {
                 tracing::warn!(%error, "rules cannot be saved in data_dir; a start without the database will lack them");
             }
             Err(_) => {}
+        }
+    }
+
+    /// Takes the digest of a head's version from a source, if the state of the disk did not have it.
+    pub(super) async fn learn_head_set(&self, head: &DatabaseHead, set: Digest) {
+        let loader = self.loader.lock().await;
+        let mut live = LiveState::clone(&self.live.load());
+        if live.head.as_ref() == Some(head) && live.head_set == Digest::default() {
+            live.head_set = set;
+            self.set_live(live, loader.file_digest());
         }
     }
 
@@ -529,7 +552,7 @@ impl WholeState {
             head_set: if is_live && set.is_some() {
                 digest
             } else {
-                Digest::default()
+                state.head_set
             },
             head: state.head,
             set_revision: state.set_revision,

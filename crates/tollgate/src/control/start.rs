@@ -123,6 +123,7 @@ impl Control {
             live: ArcSwap::from_pointee(LiveState::empty()),
             applied: watch::Sender::new((0, 0)),
             wake: Notify::new(),
+            is_disk_acquired: disk.acquired(),
             disk: Mutex::new(disk),
             prepared: Mutex::new(None),
             health: Mutex::new(FollowerHealth {
@@ -168,13 +169,13 @@ impl Control {
     }
 
     /// True if a source has answered that nothing was ever written. A cache without a head says so only if no database has claimed the
-    /// fleet, and never to an instance that has no database of its own.
+    /// fleet and the database of this instance answers, and never to an instance that has none.
     fn is_known_empty(&self) -> bool {
         let health = self.parts.health();
         match &self.parts.database {
             None => false,
             Some(database) if self.parts.cache.is_none() || database.kind() == "postgres" => health.is_up,
-            Some(_) => health.is_cache_empty,
+            Some(_) => health.is_cache_empty && health.is_up,
         }
     }
 

@@ -10,6 +10,8 @@ use std::io::{self, BufRead, Read as _, Write};
 pub struct SavedState {
     /// The position of the database.
     pub head: DatabaseHead,
+    /// The digest of the files of the head's version; zero without a version, or if it is not known.
+    pub head_set: Digest,
     /// The revision of the last publish; 0: none.
     pub set_revision: u64,
     /// The version that was in use; 0: none. Another one than that of the head if that was rejected.
@@ -65,6 +67,9 @@ struct HeadLine {
     revision: u64,
     live_version: u64,
     chain: Digest,
+    /// Zero in states that were written without it.
+    #[serde(default)]
+    head_set: Digest,
     set_revision: u64,
     version: u64,
 }
@@ -91,6 +96,7 @@ impl SavedState {
             revision: self.head.revision,
             live_version: self.head.live_version,
             chain: self.head.chain,
+            head_set: self.head_set,
             set_revision: self.set_revision,
             version: self.version,
         };
@@ -156,6 +162,7 @@ impl SavedState {
                 live_version: head.live_version,
                 chain: head.chain,
             },
+            head_set: head.head_set,
             set_revision: head.set_revision,
             version: head.version,
             files: Vec::new(),

@@ -42,6 +42,7 @@ fn state(revision: u64) -> SavedState {
             live_version: 2,
             chain: chain::digest_of(&revision.to_be_bytes()),
         },
+        head_set: chain::digest_of(b"a set"),
         set_revision: 1,
         version: 2,
         files: vec![SetFile {
@@ -321,4 +322,21 @@ fn a_state_with_more_than_is_kept_is_refused() {
         .replace("\"format\":1", "\"format\":2");
     let error = SavedState::read(newer.as_bytes()).unwrap_err();
     assert!(error.to_string().contains("newer"), "{error}");
+}
+
+#[test]
+fn a_state_without_the_digest_of_its_set_is_read() {
+    let mut bytes = Vec::new();
+    state(10).write(&mut bytes).unwrap();
+    let text = String::from_utf8(bytes).unwrap();
+    let field = format!("\"head_set\":\"{}\",", chain::digest_of(b"a set"));
+    assert!(text.contains(&field), "{text}");
+    let lines = text.replace(&field, "");
+    let lines = &lines[..lines.trim_end().rfind('\n').unwrap() + 1];
+    let end = format!("{lines}{{\"end\":\"{}\"}}\n", chain::digest_of(lines.as_bytes()));
+    let expected = SavedState {
+        head_set: Digest::default(),
+        ..state(10)
+    };
+    assert_eq!(SavedState::read(end.as_bytes()).unwrap(), expected);
 }

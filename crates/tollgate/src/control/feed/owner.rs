@@ -7,8 +7,18 @@ use crate::control::model::{Author, DatabaseHead};
 use crate::control::{ControlError, ControlResult, fleet};
 use crate::data_dir::LockError;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tollgate_limiter::store::redis::CacheError;
+
+/// Positions that were acknowledged.
+struct Known {
+    applied: Option<DatabaseHead>,
+    /// The highest head of the cache.
+    seen: Option<DatabaseHead>,
+    /// The highest epoch and revision of live instances.
+    reported: (u64, u64),
+}
 
 impl ControlParts {
     /// The database for a write: locked for this process if it is a file, claimed for this fleet, and not behind.
@@ -18,9 +28,11 @@ impl ControlParts {
     pub(in crate::control) async fn writable(self: &Arc<Self>) -> ControlResult<&Database> {
         let database = self.database.as_ref().ok_or(ControlError::NoDatabase)?;
         self.lock_file(database).await?;
+        // Before the database is asked: what is applied or seen later may be younger than its answer.
+        let known = self.known();
         match database.head().await? {
             Some(head) => {
-                self.check_database(&head).await?;
+                self.check_database(&head, &known)?;
                 self.check_claim(&head).await?;
             }
             None => self.claim_new(database).await?,
@@ -30,7 +42,7 @@ impl ControlParts {
 
     /// Locks the data directory, if the database is a file in it.
     async fn lock_file(self: &Arc<Self>, database: &Database) -> ControlResult<()> {
-        if database.kind() != "sqlite" || self.disk().is_acquired() {
+        if database.kind() != "sqlite" || self.is_disk_acquired.load(Ordering::Acquire) {
             return Ok(());
         }
         let parts = Arc::clone(self);
@@ -43,8 +55,19 @@ impl ControlParts {
         }
     }
 
-    /// Compares the database with what was applied here and seen in the cache.
-    async fn check_database(&self, head: &DatabaseHead) -> ControlResult<()> {
+    /// The positions that the database must have reached by now.
+    fn known(&self) -> Known {
+        let applied = self.live.load().head.clone();
+        let health = self.health();
+        Known {
+            applied,
+            seen: health.seen.as_ref().map(|seen| seen.head.clone()),
+            reported: health.reported,
+        }
+    }
+
+    /// Compares the database with what was applied here and seen in the cache before it was asked.
+    fn check_database(&self, head: &DatabaseHead, known: &Known) -> ControlResult<()> {
         {
             let mut health = self.health();
             health.database_id = Some(head.database_id.clone());
@@ -52,9 +75,7 @@ impl ControlParts {
                 return Err(regressed(text));
             }
         }
-        let live = self.live.load_full();
-        let seen = self.health().seen.as_ref().map(|seen| seen.head.clone());
-        for other in [live.head.as_ref(), seen.as_ref()].into_iter().flatten() {
+        for other in [known.applied.as_ref(), known.seen.as_ref()].into_iter().flatten() {
             if other.database_id != head.database_id {
                 if other.epoch >= head.epoch {
                     return Err(other_database(other));
@@ -67,9 +88,8 @@ impl ControlParts {
                 return Err(self.note_regressed(head, (other.epoch, other.revision)));
             }
         }
-        let reported = self.health().reported;
-        if reported > (head.epoch, head.revision) {
-            return Err(self.note_regressed(head, reported));
+        if known.reported > (head.epoch, head.revision) {
+            return Err(self.note_regressed(head, known.reported));
         }
         self.health().regressed = None;
         Ok(())

@@ -30,8 +30,6 @@ struct RefillState {
     verified: Option<(DatabaseHead, Instant)>,
     /// An entry at the end of the log that is above the head, and since when.
     above: Option<(LogId, Instant)>,
-    /// The last failure was logged.
-    has_failed: bool,
 }
 
 /// The occasion of a round.
@@ -64,7 +62,9 @@ pub(in crate::control) async fn refill(parts: &Arc<ControlParts>) {
         let Some(head) = live.head.clone().filter(|head| is_ours(parts, head)) else {
             continue;
         };
-        if occasion == Occasion::Interval && !has_lease(parts, &database).await {
+        // One that has failed tries again without the lease, so that another control service gets it.
+        let has_failed = parts.health().refill_failed;
+        if occasion == Occasion::Interval && !has_failed && !has_lease(parts, &database).await {
             continue;
         }
         if occasion == Occasion::Interval {
@@ -81,9 +81,9 @@ pub(in crate::control) async fn refill(parts: &Arc<ControlParts>) {
             set,
         };
         match round.run(&mut state, occasion).await {
-            Ok(()) => state.has_failed = false,
-            Err(error) if !state.has_failed => {
-                state.has_failed = true;
+            Ok(()) => parts.health().refill_failed = false,
+            Err(error) if !has_failed => {
+                parts.health().refill_failed = true;
                 tracing::warn!(
                     error = error.text(),
                     "the config cache cannot be written; instances keep their rules"
@@ -126,7 +126,9 @@ pub(in crate::control) async fn preload(parts: &Arc<ControlParts>) {
     loop {
         ticker.tick().await;
         let is_owner = parts.live.load().head.as_ref().is_some_and(|head| is_ours(parts, head));
+        let has_failed = parts.health().refill_failed;
         if is_owner
+            && !has_failed
             && has_lease(parts, &database).await
             && let Ok(report) = cache.preload().await
             && !report.reloaded.is_empty()

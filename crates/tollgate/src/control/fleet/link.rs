@@ -166,18 +166,28 @@ pub(super) async fn renew_request(parts: &ControlParts) -> Result<(), LinkError>
     Ok(())
 }
 
-/// Withdraws a request.
-pub(super) async fn end_request(parts: &Arc<ControlParts>) {
+/// Withdraws a request. That of another publish, which came after it, stays.
+pub(super) async fn end_request(parts: &Arc<ControlParts>, request: &PrepareRequest) {
     parts.fleet.state().preparing = None;
     // Without an answer it expires.
     let _ = match link(parts) {
         Link::Alone => Ok(()),
-        Link::Cache(cache) => {
-            let deleted = cache.write(&[CacheWrite::Delete { name: REQUEST }]).await;
-            deleted.map(drop).map_err(LinkError::from)
-        }
+        Link::Cache(cache) => delete_request(parts, cache, request).await,
         Link::Database(_) => write_status(parts).await,
     };
+}
+
+/// Deletes a request from the cache, if it is the one that is there: it is replaced by what names no set, and that is deleted.
+async fn delete_request(parts: &ControlParts, cache: &ConfigCache, request: &PrepareRequest) -> Result<(), LinkError> {
+    let sealed = parts.signer.seal(REQUEST, &json(request)?);
+    let is_ours = cache
+        .replace(REQUEST, Some(sealed.as_bytes()), ENDED, REQUEST_TTL)
+        .await?;
+    if is_ours {
+        // Nobody sets it while it is there.
+        cache.write(&[CacheWrite::Delete { name: REQUEST }]).await?;
+    }
+    Ok(())
 }
 
 /// The sets that instances are asked to compile now.
@@ -291,6 +301,8 @@ impl fmt::Display for LinkError {
 
 /// The name of the set that is being prepared.
 const REQUEST: &str = "prepare";
+/// The value of a request that has ended, for a moment.
+const ENDED: &[u8] = b"-";
 /// Renewed while votes are waited for, so that one of a control service that has died expires soon.
 const REQUEST_TTL: Duration = Duration::from_secs(5);
 const STATUS_TTL: Duration = Duration::from_secs(8);

@@ -69,7 +69,7 @@ pub(in crate::control) async fn prepare(parts: &Arc<ControlParts>, candidate: &C
     };
     let result = collect(parts, candidate, &request, Instant::now() + wait).await;
     // Also when nobody was asked: it may have been written without an answer.
-    end_request(parts).await;
+    end_request(parts, &request).await;
     match result {
         Ok(outcome) => judge(outcome, candidate.is_rollback),
         Err(_) if candidate.is_rollback => Ok(0),

@@ -20,11 +20,16 @@ pub(in crate::control) async fn expire_rows(parts: &Arc<ControlParts>) {
             .next_expiry()
             .map(|at| Duration::from_millis(at.saturating_sub(now)));
         sleep(wait.unwrap_or(INTERVAL).clamp(INTERVAL_MIN, INTERVAL)).await;
-        let is_due = parts.tables.next_expiry().is_some_and(|at| at <= now_ms());
-        let Some(database) = parts.database.as_ref().filter(|_| is_due) else {
+        if parts.tables.next_expiry().is_none_or(|at| at > now_ms()) {
+            continue;
+        }
+        // A row that is due and is not ours to delete stays due: asked for again after a while, and not without a pause.
+        let Some(database) = parts.database.as_ref() else {
+            sleep(RETRY).await;
             continue;
         };
         if !parts.may_read() || !parts.is_database_current() || !has_lease(parts, database, "expiry", LEASE_MS).await {
+            sleep(RETRY).await;
             continue;
         }
         match delete_expired(database, now_ms()).await {
@@ -145,12 +150,12 @@ pub(in crate::control) async fn keep_synced(parts: &Arc<ControlParts>) {
         }
         let blocking = Arc::clone(parts);
         let synced = tokio::task::spawn_blocking(move || {
-            let journal = blocking.disk().unsynced_journal()?;
-            journal.map_or(Ok(()), |journal| journal.sync_data())
+            let journal = blocking.disk().unsynced_journal();
+            let synced = journal.and_then(|journal| journal.map_or(Ok(()), |journal| journal.sync_data()));
+            synced.inspect_err(|_| blocking.disk().note_gap())
         });
         if let Ok(Err(error)) = synced.await {
             tracing::warn!(%error, "the journal of rules cannot be synced; the next change writes the whole state");
-            parts.disk().note_gap();
         }
     }
 }

@@ -86,7 +86,7 @@ pub(in crate::control) async fn save_version(
     if let Some(same) = newest.into_iter().find(|version| version.digest == digest) {
         return Ok((same, false));
     }
-    let version = new_version(parts, files, options, VersionState::Draft);
+    let version = new_version(&parts.live.load(), files, options, VersionState::Draft);
     Ok((database.save_version(version, &author).await?, true))
 }
 
@@ -96,6 +96,7 @@ pub(in crate::control) async fn publish(
     options: &PublishOptions,
     author: Author,
 ) -> ControlResult<Published> {
+    let live = parts.live.load_full();
     let (version, files) = match set {
         PublishSet::Files(files) => {
             check_git(parts, options)?;
@@ -104,19 +105,19 @@ pub(in crate::control) async fn publish(
         PublishSet::Version(number) => {
             let database = parts.database.as_ref().ok_or(ControlError::NoDatabase)?;
             let (meta, files) = stored(database, number).await?;
+            check_source(parts, options, &meta.source)?;
             (Some(meta), files)
         }
     };
     let source = version.as_ref().map_or(&options.source, |version| &version.source);
     // From here on it says that a push replaces what was not pushed.
-    let force = replaces_drift(parts, options, source, &files).await?;
+    let force = replaces_drift(parts, &live, options, source, &files).await?;
     let options = PublishOptions {
         force,
         ..options.clone()
     };
     let set = ready(parts, files).await?;
-    let item = ItemKey::Set;
-    publish_set(parts, set, version, item, &options, author).await
+    publish_set(parts, &live, set, version, ItemKey::Set, &options, author).await
 }
 
 pub(in crate::control) async fn rollback(
@@ -125,11 +126,13 @@ pub(in crate::control) async fn rollback(
     options: &PublishOptions,
     author: Author,
 ) -> ControlResult<Published> {
+    check_source(parts, options, "rollback")?;
     let database = parts.database.as_ref().ok_or(ControlError::NoDatabase)?;
+    let live = parts.live.load_full();
     let number = match version {
         Some(number) => number,
         None => {
-            let live = parts.live.load().head.as_ref().map_or(0, |head| head.live_version);
+            let live = live.head.as_ref().map_or(0, |head| head.live_version);
             let meta = database.version(live).await?;
             let parent = meta.map_or(0, |meta| meta.parent);
             if parent == 0 {
@@ -144,12 +147,13 @@ pub(in crate::control) async fn rollback(
         source: format!("rollback {number}"),
         ..options.clone()
     };
-    publish_set(parts, set, None, ItemKey::Set, &options, author).await
+    publish_set(parts, &live, set, None, ItemKey::Set, &options, author).await
 }
 
-/// Makes a compiled set live.
+/// Makes a compiled set live, if the live one is still that of `live`: the state that it was made of.
 pub(super) async fn publish_set(
     parts: &Arc<ControlParts>,
+    live: &LiveState,
     set: ReadySet,
     version: Option<VersionMeta>,
     item: ItemKey,
@@ -162,9 +166,13 @@ pub(super) async fn publish_set(
             live: None,
         });
     }
-    let live = parts.live.load_full();
-    check_set_condition(&live, &item, options)?;
-    if live.version > 0 && live.set_digest == set.digest && !options.force {
+    check_set_condition(live, &item, options)?;
+    // The set of the head, and not the one in use: an instance that cannot use the live version must still be able to replace it.
+    let is_head = live
+        .head
+        .as_ref()
+        .is_some_and(|head| head.live_version > 0 && head.live_version == live.version);
+    if is_head && live.head_set == set.digest && !options.force {
         return Ok(Published {
             version: live.version,
             revision: live.set_revision,
@@ -198,7 +206,7 @@ pub(super) async fn publish_set(
     let number = match version {
         Some(version) => version.number,
         None => {
-            let version = new_version(parts, set.files.clone(), options, VersionState::Prepared);
+            let version = new_version(live, set.files.clone(), options, VersionState::Prepared);
             database.save_version(version, &author).await?.number
         }
     };
@@ -325,9 +333,9 @@ fn rejected(error: &JoinError) -> ControlError {
     ControlError::PrepareRejected(vec![SetProblem::error(text)])
 }
 
-fn new_version(parts: &ControlParts, files: Vec<SetFile>, options: &PublishOptions, state: VersionState) -> NewVersion {
+fn new_version(live: &LiveState, files: Vec<SetFile>, options: &PublishOptions, state: VersionState) -> NewVersion {
     NewVersion {
-        parent: parts.live.load().head.as_ref().map_or(0, |head| head.live_version),
+        parent: live.head.as_ref().map_or(0, |head| head.live_version),
         format: FORMAT,
         state,
         source: options.source.clone(),
@@ -343,7 +351,12 @@ async fn stored(database: &Database, number: u64) -> ControlResult<(VersionMeta,
 
 /// `edits: git`: only a push creates versions.
 pub(super) fn check_git(parts: &ControlParts, options: &PublishOptions) -> ControlResult<()> {
-    let is_allowed = !parts.options.git_only || options.break_glass || options.source.starts_with("push");
+    check_source(parts, options, &options.source)
+}
+
+/// `edits: git`: only what has the source of a push is made live.
+fn check_source(parts: &ControlParts, options: &PublishOptions, source: &str) -> ControlResult<()> {
+    let is_allowed = !parts.options.git_only || options.break_glass || source.starts_with("push");
     if is_allowed { Ok(()) } else { Err(ControlError::GitOnly) }
 }
 
@@ -351,11 +364,12 @@ pub(super) fn check_git(parts: &ControlParts, options: &PublishOptions) -> Contr
 /// taken the change over, and the new version says so.
 async fn replaces_drift(
     parts: &Arc<ControlParts>,
+    live: &LiveState,
     options: &PublishOptions,
     source: &str,
     files: &[SetFile],
 ) -> ControlResult<bool> {
-    let live = parts.live.load().head.as_ref().map_or(0, |head| head.live_version);
+    let live = live.head.as_ref().map_or(0, |head| head.live_version);
     if !source.starts_with("push") || live == 0 {
         return Ok(false);
     }

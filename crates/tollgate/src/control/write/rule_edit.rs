@@ -7,7 +7,7 @@ use crate::control::database::ItemKey;
 use crate::control::layers::{ControlParts, layer_of};
 use crate::control::model::{Author, Grammar, SetFile};
 use crate::control::plan::{ChangePlan, PlanLine, PlanOp};
-use crate::control::state::{RuleLayer, RuleText};
+use crate::control::state::{LiveState, RuleLayer, RuleText};
 use crate::control::{ControlError, ControlResult, SetProblem};
 use crate::rule_source::MANAGED_PREFIX;
 use std::fmt::Write;
@@ -54,8 +54,8 @@ pub(in crate::control) async fn put_rule(
     author: Author,
 ) -> ControlResult<Published> {
     publish::check_git(parts, options)?;
-    let rules = parts.gate.active_rules();
-    let mut files = parts.live.load().files.to_vec();
+    let (live, rules) = live_rules(parts).await;
+    let mut files = live.files.to_vec();
     match find(&rules, domain, id) {
         Some(rule) => {
             let (file, lines) = managed_lines(rule, &mut files)?;
@@ -63,7 +63,7 @@ pub(in crate::control) async fn put_rule(
         }
         None => files.push(new_file(domain, id, yaml)),
     }
-    publish_edit(parts, (domain, id), files, options, author).await
+    publish_edit(parts, &live, (domain, id), files, options, author).await
 }
 
 pub(in crate::control) async fn delete_rule(
@@ -74,10 +74,10 @@ pub(in crate::control) async fn delete_rule(
     author: Author,
 ) -> ControlResult<Published> {
     publish::check_git(parts, options)?;
-    let rules = parts.gate.active_rules();
+    let (live, rules) = live_rules(parts).await;
     let missing = || ControlError::NotFound(format!("rule `{id}` in the domain `{domain}`"));
     let rule = find(&rules, domain, id).ok_or_else(missing)?;
-    let mut files = parts.live.load().files.to_vec();
+    let mut files = live.files.to_vec();
     let (file, lines) = managed_lines(rule, &mut files)?;
     if lines.is_only {
         let path = file.path.clone();
@@ -85,18 +85,24 @@ pub(in crate::control) async fn delete_rule(
     } else {
         file.text = lines.replace(&file.text, None);
     }
-    publish_edit(parts, (domain, id), files, options, author).await
+    publish_edit(parts, &live, (domain, id), files, options, author).await
 }
 
-/// Publishes files that differ in one rule. An edit that reaches further is refused.
+/// The managed state and the active rules that were made of it: they change under the loader's lock only.
+async fn live_rules(parts: &Arc<ControlParts>) -> (Arc<LiveState>, RuleSet) {
+    let _loader = parts.loader.lock().await;
+    (parts.live.load_full(), parts.gate.active_rules())
+}
+
+/// Publishes files of a state that differ in one rule. An edit that reaches further is refused.
 async fn publish_edit(
     parts: &Arc<ControlParts>,
+    state: &LiveState,
     (domain, id): (&str, &str),
     files: Vec<SetFile>,
     options: &PublishOptions,
     author: Author,
 ) -> ControlResult<Published> {
-    let state = parts.live.load_full();
     if state
         .head
         .as_ref()
@@ -106,7 +112,11 @@ async fn publish_edit(
         return Err(ControlError::PrepareRejected(vec![SetProblem::error(text)]));
     }
     let set = publish::ready(parts, files).await?;
-    let live = parts.gate.active_rules();
+    let (now, live) = live_rules(parts).await;
+    if (now.epoch(), now.set_revision) != (state.epoch(), state.set_revision) {
+        // These files lack what was published meanwhile.
+        return Err(ControlError::stale(now.epoch(), rule_revision(parts, domain, id).await));
+    }
     let (next, _, _) = parts.tables.amended(set.rules());
     let is_quickstart = live.rules().iter().any(|rule| layer_of(rule) == RuleLayer::Quickstart);
     let plan = ChangePlan::between(&live, &next);
@@ -136,7 +146,7 @@ async fn publish_edit(
         domain: domain.to_owned(),
         rule: id.to_owned(),
     };
-    publish::publish_set(parts, set, None, item, options, author).await
+    publish::publish_set(parts, state, set, None, item, options, author).await
 }
 
 /// The file and the lines of a managed rule.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 use tollgate_limiter::core::Cost;
 use tollgate_limiter::core::rules::{Attempt, Attribute, RuleSet};
@@ -34,9 +34,12 @@ impl RecentAttempts {
 
     #[cold]
     fn keep(&self, attempt: &Attempt<'_>) {
-        // Never waited for: another thread keeps one just now.
-        let Ok(mut attempts) = self.attempts.try_lock() else {
-            return;
+        let mut attempts = match self.attempts.try_lock() {
+            Ok(attempts) => attempts,
+            // Rules that panic are tried under this lock; what is kept is whole.
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // Never waited for: another thread keeps one just now.
+            Err(TryLockError::WouldBlock) => return,
         };
         self.is_due.store(false, Ordering::Relaxed);
         let attributes = attempt.attributes.iter();
@@ -124,5 +127,23 @@ mod tests {
             record(&format!("m_{number}"), true);
         }
         assert_eq!(record("m_0", true), ATTEMPTS_MAX);
+    }
+
+    #[test]
+    fn attempts_are_kept_after_a_panic_under_the_lock() {
+        let recent = RecentAttempts::default();
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _attempts = recent.attempts.lock().unwrap();
+            panic!("a rule");
+        }));
+        assert!(panicked.is_err() && recent.attempts.is_poisoned());
+        recent.is_due.store(true, Ordering::Relaxed);
+        recent.record(&Attempt {
+            domain: "default",
+            attributes: &[],
+            cost: Cost::new(1).unwrap(),
+        });
+        let kept = recent.attempts.lock().unwrap_or_else(PoisonError::into_inner).len();
+        assert_eq!((kept, recent.is_due.load(Ordering::Relaxed)), (1, false));
     }
 }
