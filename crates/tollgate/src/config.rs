@@ -18,6 +18,7 @@ mod server;
 pub(crate) mod store;
 
 pub use admin::{AdminSettings, AdminToken, AnonymousAccess, ExternalUrl, SubjectDisplay};
+pub(crate) use admin::{PRINCIPAL_NAMES, is_principal_name};
 pub use control::ControlSettings;
 pub use environment::variables;
 pub use layers::{ConfigFile, DEFAULT_FILE, RawSettings, Sources, read_text};

@@ -3,6 +3,7 @@
 mod settings;
 
 pub use settings::{AdminSettings, AdminToken, AnonymousAccess, ExternalUrl, SubjectDisplay};
+pub(crate) use settings::{PRINCIPAL_NAMES, is_principal_name};
 
 use super::layers::read_text;
 use super::reader::{SettingsReader, without_snippet};
@@ -31,6 +32,13 @@ impl SettingsReader<'_> {
             let text = "every process on this machine, and every web page it fetches for others, may change the rules of the fleet";
             let hint = "for demos only; remove `anonymous: admin`, and use the setup link that the server prints";
             problems.push(Problem::warning(&node.location, text).with_hint(hint));
+        }
+        if let (AnonymousAccess::Admin | AnonymousAccess::Viewer, Some(_), Some(node)) =
+            (anonymous, &external_url, find("anonymous"))
+        {
+            let text = "behind the proxy of `external_url` every request comes from this machine: access without login would be public";
+            let hint = "write `anonymous: none` and use logins or tokens, or remove `external_url`";
+            problems.error_with(&node.location, text, hint);
         }
         // Problems of tokens are reported without the source line: they go to the log.
         let mut problems = Problems::new();
@@ -129,7 +137,14 @@ fn read_token(node: &Node, problems: &mut Problems) -> Option<AdminToken> {
     let fields = node.fields("a token", &TOKEN_KEYS, problems)?;
     let name = fields
         .require("a token", "name", "name: ci", problems)
-        .and_then(|node| node.text("the name of a token", problems));
+        .and_then(|node| {
+            let name = node.text("the name of a token", problems)?;
+            if !is_principal_name(name) {
+                problems.error_with(&node.location, "not a name of a token", PRINCIPAL_NAMES);
+                return None;
+            }
+            Some(name)
+        });
     let role = fields
         .require("a token", "role", "role: editor", problems)
         .and_then(|node| node.keyword("a role", &ROLES, problems));
@@ -237,5 +252,27 @@ mod tests {
         let (config, messages) = read("admin: { anonymous: admin }");
         assert!(config.is_some() && messages.contains("for demos only"), "{messages}");
         assert_eq!(read("admin: { anonymous: viewer }").1, "");
+    }
+
+    #[test]
+    fn access_without_login_behind_a_proxy_is_rejected() {
+        for (anonymous, is_accepted) in [("viewer", false), ("admin", false), ("auto", true), ("none", true)] {
+            let text = format!("admin: {{ external_url: 'https://gate.example', anonymous: {anonymous} }}");
+            let (config, messages) = read(&text);
+            assert_eq!(config.is_some(), is_accepted, "{messages}");
+            assert_eq!(messages.contains("anonymous: none"), !is_accepted, "{messages}");
+        }
+    }
+
+    #[test]
+    fn a_token_has_the_name_of_a_principal() {
+        for name in ["system", "offline", "a b", "''"] {
+            let token = format!("admin: {{ tokens: [{{ name: {name}, sha256: {DIGEST}, role: viewer }}] }}");
+            let (config, messages) = read(&token);
+            assert!(
+                config.is_none() && messages.contains("not a name of a token"),
+                "{messages}"
+            );
+        }
     }
 }

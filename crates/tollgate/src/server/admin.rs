@@ -89,7 +89,7 @@ impl Admin {
                  admin.external_url, or listen on 127.0.0.1"
             ));
         }
-        let has_token = options.settings.tokens.iter().any(|token| token.role == Role::Admin);
+        let has_token = options.settings.tokens.iter().any(AdminToken::is_full_admin);
         let principals = match self.service.control.database() {
             None => Some(Vec::new()),
             Some(database) if self.is_database_up() => database.principals().await.ok(),
@@ -98,7 +98,7 @@ impl Admin {
         let has_admin = match &principals {
             Some(found) => found
                 .iter()
-                .any(|found| found.role == Role::Admin && access::is_active(found)),
+                .any(|found| found.role == Role::Admin && found.domains.is_empty() && access::is_active(found)),
             None => {
                 tracing::warn!(%address, "the control database does not answer; no login works until it does");
                 true

@@ -7,6 +7,7 @@ use crate::rules::add_rule;
 use crate::tables::set_row;
 use serde_json::json;
 use tollgate::server::admin::ExternalUrl;
+use tollgate_test_kit::http::Client;
 
 #[test]
 fn another_host_reaches_nothing_not_even_what_does_not_exist() {
@@ -324,4 +325,46 @@ fn reading_changes_nothing_whatever_is_asked() {
     }
     assert!(count > 1_000, "{count}");
     assert_eq!(server.state(), state);
+}
+
+#[test]
+fn requests_without_a_credential_that_never_finish_leave_room_for_others() {
+    let server = AdminServer::start();
+    let host = format!("Host: {}\r\nContent-Length: 100\r\n\r\n", server.address);
+    let mut slow = Vec::new();
+    for _ in 0..40 {
+        for head in [
+            "GET /v1/livez HTTP/1.1\r\n",
+            "GET /v1/status HTTP/1.1\r\n",
+            "POST /v1/session HTTP/1.1\r\nSec-Fetch-Site: same-origin\r\nX-Tollgate: 1\r\n",
+        ] {
+            let mut client = Client::connect(server.address);
+            client.send(format!("{head}{host}"));
+            slow.push(client);
+        }
+    }
+    for _ in 0..5 {
+        server.get("/v1/status").expect(200);
+    }
+    drop(slow);
+}
+
+#[test]
+fn a_body_that_no_route_reads_is_rejected() {
+    let server = AdminServer::start();
+    server.get("/v1/status").body("{}").refused(400, "malformed");
+    server
+        .by_admin("DELETE", "/v1/rule?id=search")
+        .body("{}")
+        .refused(400, "malformed");
+}
+
+#[test]
+fn a_header_that_is_no_accepted_token_does_not_replace_the_origin() {
+    let server = AdminServer::start();
+    let body = json!({ "name": "anna", "password": PASSWORD });
+    for value in ["Bearer x", "Basic eDp5", ADMIN] {
+        let login = server.request("POST", "/v1/session").header("Authorization", value);
+        login.json(&body).refused(403, "origin");
+    }
 }

@@ -376,7 +376,7 @@ fn bodies_have_bounds_and_a_type() {
         .by_admin("POST", "/v1/rules/check")
         .json(&json!({ "files": [] }))
         .expect(200);
-    let huge = vec![b' '; (16 << 20) + 1];
+    let huge = vec![b' '; (20 << 20) + 1];
     server
         .by_admin("POST", "/v1/rules/check")
         .header("Content-Type", "application/json")

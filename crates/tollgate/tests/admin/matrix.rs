@@ -98,8 +98,8 @@ const TABLE: &[Line] = table! {
     DELETE "/v1/override?domain=DOMAIN&rule=RULE&merchant=m&reason=x" Operator Refused "" 404;
     POST "/v1/overrides/import?dry_run=true&domain=DOMAIN&rule=RULE" Operator Refused r#"{"subject":{"merchant":"m"},"terms":"5/min"}"# 200;
     GET "/v1/overrides/export?domain=DOMAIN" Operator Refused "" 200;
-    GET "/v1/attributes" View Same "" 200;
-    GET "/v1/attribute?source=merchant&subject=m&name=tier" View Same "" 404 masked 403;
+    GET "/v1/attributes" View Refused "" 200;
+    GET "/v1/attribute?source=merchant&subject=m&name=tier" View Refused "" 404 masked 403;
     PUT "/v1/attribute?source=merchant&subject=m&name=tier&dry_run=true" Operator Refused r#"{"value":"gold","reason":"x"}"# 200;
     DELETE "/v1/attribute?source=merchant&subject=m&name=tier&reason=x" Operator Refused "" 404;
     POST "/v1/attributes/import?dry_run=true" Operator Refused r#"{"source":"merchant","subject":"m","name":"tier","value":"gold"}"# 200;

@@ -227,6 +227,20 @@ fn a_credential_for_some_domains_sees_nothing_of_others() {
         )
         .refused(400, "malformed");
         put("domain=shop&id=mine", &mine).expect(201);
+        // A publish has one reason for the rules of all domains: neither the history nor a stale tag tells it.
+        let found = server.get("/v1/rule?domain=shop&id=mine").expect(200);
+        let changed = json!({ "yaml": "id: mine\ndomain: shop\nper: user\nlimit: 6/min\n", "reason": reason });
+        server
+            .by_admin("PUT", "/v1/rule?domain=shop&id=mine")
+            .if_match(found.header("etag").unwrap())
+            .json(&changed)
+            .expect(200);
+        let history = "/v1/rule/history?domain=shop&id=mine";
+        let seen = server.request("GET", history).token(SHOP_EDITOR).expect(200);
+        assert!(!seen.body.contains(reason), "{}", seen.body);
+        assert!(server.get(history).expect(200).body.contains(reason));
+        let stale = put("domain=shop&id=mine", &mine).expect(412);
+        assert!(!stale.body.contains(reason), "{}", stale.body);
         let rollback = json!({ "version": 1, "reason": "x" });
         server
             .request("POST", "/v1/rollback")

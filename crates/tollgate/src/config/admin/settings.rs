@@ -37,6 +37,13 @@ pub struct AdminToken {
     pub domains: Vec<String>,
 }
 
+impl AdminToken {
+    /// True for an admin of all domains.
+    pub(crate) fn is_full_admin(&self) -> bool {
+        self.role == Role::Admin && self.domains.is_empty()
+    }
+}
+
 /// Access over loopback without a credential.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AnonymousAccess {
@@ -94,3 +101,13 @@ impl SubjectDisplay {
         }
     }
 }
+
+/// True for a name that a principal or a token of the settings may have. Those of actors that are neither are reserved.
+pub(crate) fn is_principal_name(name: &str) -> bool {
+    let is_valid = |character: char| character.is_alphanumeric() || "._-@+".contains(character);
+    let is_reserved = ["system", "anonymous", "view", "setup", "offline"].contains(&name);
+    (1..=64).contains(&name.len()) && name.chars().all(is_valid) && !is_reserved
+}
+
+/// The names that are accepted.
+pub(crate) const PRINCIPAL_NAMES: &str = "1 to 64 letters, digits and `._-@+`; `system` and the like are reserved";

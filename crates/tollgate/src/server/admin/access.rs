@@ -9,7 +9,7 @@ use self::login_limit::LoginLimit;
 use self::rights::{Caller, CallerKind};
 use self::secrets::{PasswordHashing, digest, equal, random_code};
 use super::problem::AdminProblem;
-use super::settings::{AdminSettings, AnonymousAccess};
+use super::settings::{AdminSettings, AdminToken, AnonymousAccess};
 use crate::control::Control;
 pub(super) use crate::control::database::now_ms;
 use crate::control::database::{Database, DatabaseError};
@@ -54,7 +54,7 @@ enum LookUp<T> {
 impl AccessControl {
     pub(super) fn new(settings: AdminSettings) -> Self {
         Self {
-            has_principal: AtomicBool::new(settings.tokens.iter().any(|token| token.role == Role::Admin)),
+            has_principal: AtomicBool::new(settings.tokens.iter().any(AdminToken::is_full_admin)),
             settings,
             setup_code: random_code(3),
             view_code: random_code(2),

@@ -35,7 +35,7 @@ pub(super) enum Body {
     None,
     /// At most 64 KiB.
     Small,
-    /// At most 16 MiB.
+    /// At most 20 MiB.
     Large,
 }
 

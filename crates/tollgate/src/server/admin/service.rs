@@ -2,7 +2,7 @@
 
 use super::access::AccessControl;
 use super::access::browser::BrowserGuard;
-use super::access::rights::{Access, Caller};
+use super::access::rights::{Access, Caller, CallerKind};
 use super::access::secrets::{digest, random_hex};
 use super::audit_queue::AuditQueue;
 use super::cursors::Cursors;
@@ -16,8 +16,8 @@ use crate::control::{Control, with_idempotency_key};
 use crate::server::gate::Gate;
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::header::{AUTHORIZATION, ETAG, HeaderName};
-use hyper::{Method, Request, StatusCode};
+use hyper::header::{CONTENT_LENGTH, ETAG, HeaderName, TRANSFER_ENCODING};
+use hyper::{HeaderMap, Method, Request, StatusCode};
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,6 +35,8 @@ pub(super) struct AdminService {
     pub(super) cursors: Cursors,
     pub(super) audit: Arc<AuditQueue>,
     requests: Semaphore,
+    /// Requests without a credential whose bodies are read: while they wait they do not take the places of the others.
+    logins: Semaphore,
     /// Requests whose bodies may be large: each takes as much memory.
     large: Semaphore,
     /// Idempotency keys of requests in flight.
@@ -52,6 +54,7 @@ impl AdminService {
             cursors: Cursors::default(),
             audit: Arc::default(),
             requests: Semaphore::new(REQUESTS_MAX),
+            logins: Semaphore::new(LOGINS_MAX),
             large: Semaphore::new(LARGE_MAX),
             in_flight: Mutex::default(),
         }
@@ -81,8 +84,18 @@ impl AdminService {
         id: &str,
     ) -> Result<Reply, AdminProblem> {
         let service = Arc::clone(&self);
-        let _permit = acquire(&service.requests).await?;
         let (head, body) = request.into_parts();
+        check_length(&head.headers, route.body)?;
+        // The body of a request that brings no credential is read before it takes a place among the others.
+        let body = match (route.access, route.body) {
+            (Access::Open | Access::Login, Body::Small | Body::Large) => {
+                self.browser.check_origin(&head.method, &head.uri, &head.headers)?;
+                let _reading = acquire(&service.logins).await?;
+                axum::body::Body::from(read_body(body, route.body, LOGIN_BODY_TIMEOUT).await?)
+            }
+            _ => body,
+        };
+        let _permit = acquire(&service.requests).await?;
         let caller = match route.access {
             Access::Open | Access::Login => None,
             Access::Any | Access::Needs(_) => {
@@ -92,7 +105,8 @@ impl AdminService {
                 Some(caller.ok_or_else(AdminProblem::unauthorized)?)
             }
         };
-        if !head.headers.contains_key(AUTHORIZATION) {
+        // Only a bearer token that was accepted shows that no browser sent the request by itself.
+        if !caller.as_ref().is_some_and(has_bearer) {
             self.browser.check_origin(&head.method, &head.uri, &head.headers)?;
         }
         if let Some(caller) = &caller {
@@ -104,7 +118,7 @@ impl AdminService {
             Body::Large => Some(acquire(&service.large).await?),
             Body::None | Body::Small => None,
         };
-        let bytes = read_body(body, route.body).await?;
+        let bytes = read_body(body, route.body, BODY_TIMEOUT).await?;
         let call = Call {
             service: self,
             caller,
@@ -213,6 +227,20 @@ fn check_right(access: Access, caller: &Caller) -> Result<(), AdminProblem> {
     }
 }
 
+/// True if the credential of the caller is a bearer token.
+fn has_bearer(caller: &Caller) -> bool {
+    caller.session.is_none() && matches!(caller.kind, CallerKind::Token | CallerKind::Settings)
+}
+
+/// Rejects a body where a route reads none, before it arrives.
+fn check_length(headers: &HeaderMap, kind: Body) -> Result<(), AdminProblem> {
+    let has_length = headers.get_all(CONTENT_LENGTH).iter().any(|length| length != "0");
+    match kind == Body::None && (has_length || headers.contains_key(TRANSFER_ENCODING)) {
+        false => Ok(()),
+        true => Err(AdminProblem::malformed("this request has no body; leave it out")),
+    }
+}
+
 async fn acquire(semaphore: &Semaphore) -> Result<SemaphorePermit<'_>, AdminProblem> {
     match timeout(QUEUE_TIMEOUT, semaphore.acquire()).await {
         Ok(Ok(permit)) => Ok(permit),
@@ -220,12 +248,13 @@ async fn acquire(semaphore: &Semaphore) -> Result<SemaphorePermit<'_>, AdminProb
     }
 }
 
-async fn read_body(body: axum::body::Body, kind: Body) -> Result<Bytes, AdminProblem> {
+async fn read_body(body: axum::body::Body, kind: Body, wait: Duration) -> Result<Bytes, AdminProblem> {
     let bytes_max = match kind {
-        Body::None | Body::Small => SMALL_BYTES_MAX,
+        Body::None => return Ok(Bytes::new()),
+        Body::Small => SMALL_BYTES_MAX,
         Body::Large => LARGE_BYTES_MAX,
     };
-    let collected = timeout(BODY_TIMEOUT, Limited::new(body, bytes_max).collect()).await;
+    let collected = timeout(wait, Limited::new(body, bytes_max).collect()).await;
     match collected {
         Ok(Ok(collected)) => Ok(collected.to_bytes()),
         Ok(Err(error)) if error.downcast_ref::<LengthLimitError>().is_some() => Err(AdminProblem::new(
@@ -244,10 +273,15 @@ async fn read_body(body: axum::body::Body, kind: Body) -> Result<Bytes, AdminPro
 
 /// Requests at a time.
 const REQUESTS_MAX: usize = 32;
+/// Requests without a credential whose bodies are read at a time.
+const LOGINS_MAX: usize = 16;
 /// Requests with large bodies at a time.
 const LARGE_MAX: usize = 4;
 const SMALL_BYTES_MAX: usize = 64 << 10;
-const LARGE_BYTES_MAX: usize = 16 << 20;
+/// 16 MiB of text, the most that a version may have, escaped as JSON.
+const LARGE_BYTES_MAX: usize = 20 << 20;
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(2);
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// The wait for the body of a request without a credential.
+const LOGIN_BODY_TIMEOUT: Duration = Duration::from_secs(3);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);

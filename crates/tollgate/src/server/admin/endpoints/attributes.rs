@@ -1,4 +1,4 @@
-//! Subject attributes. They apply in all domains, so only callers of all domains change them.
+//! Subject attributes. They apply in all domains, so only callers of all domains see and change them.
 
 use super::EndpointResult;
 use super::overrides::{audit_export, with_lines, with_next};
@@ -49,6 +49,7 @@ fn filter(call: &Call) -> Result<AttributeFilter, AdminProblem> {
 }
 
 pub(in crate::server::admin) async fn list(call: Call) -> EndpointResult {
+    call.check_unrestricted()?;
     let (filter, limit) = (filter(&call)?, call.limit(1_000)?);
     let after: Option<AttributeKey> = call.after()?;
     let found = call.control().attributes(&filter, after.as_ref(), limit).await;
@@ -71,6 +72,7 @@ fn query_key(call: &Call) -> Result<AttributeKey, AdminProblem> {
 }
 
 pub(in crate::server::admin) async fn get(call: Call) -> EndpointResult {
+    call.check_unrestricted()?;
     call.check_subjects()?;
     let key = query_key(&call)?;
     let found = call.control().attribute(&key).await;

@@ -3,6 +3,7 @@
 use super::EndpointResult;
 use super::overrides::is_end;
 use super::sessions::{PASSWORD_BYTES_MAX, hashing_failed};
+use crate::config::{PRINCIPAL_NAMES, is_principal_name};
 use crate::control::database::DatabaseError;
 use crate::control::model::{Principal, PrincipalKind, Role};
 use crate::server::admin::access::rights::role_name;
@@ -11,6 +12,7 @@ use crate::server::admin::access::{is_active, now_ms};
 use crate::server::admin::problem::AdminProblem;
 use crate::server::admin::reply::Reply;
 use crate::server::admin::request::Call;
+use crate::server::admin::settings::AdminToken;
 use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -143,7 +145,7 @@ async fn disable(call: &Call, kind: PrincipalKind) -> EndpointResult {
             .settings
             .tokens
             .iter()
-            .any(|token| token.role == Role::Admin);
+            .any(AdminToken::is_full_admin);
     if is_admin(&found) && !has_other {
         let detail = "this is the last admin; add another one first";
         return Err(AdminProblem::new(StatusCode::CONFLICT, "last-admin", detail));
@@ -198,14 +200,9 @@ fn principal(id: String, kind: PrincipalKind, name: &str, role: Role, secret: St
 
 /// Rejects a name that is not one of a principal.
 pub(in crate::server::admin) fn check_name(name: &str) -> Result<(), AdminProblem> {
-    let is_valid = |character: char| character.is_alphanumeric() || "._-@+".contains(character);
-    let is_reserved = ["system", "anonymous", "view", "setup"].contains(&name);
-    match (1..=64).contains(&name.len()) && name.chars().all(is_valid) && !is_reserved {
+    match is_principal_name(name) {
         true => Ok(()),
-        false => Err(AdminProblem::field(
-            "name",
-            "1 to 64 letters, digits and `._-@+`; `system` and the like are reserved",
-        )),
+        false => Err(AdminProblem::field("name", PRINCIPAL_NAMES)),
     }
 }
 

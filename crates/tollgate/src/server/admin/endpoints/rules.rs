@@ -2,10 +2,12 @@
 
 use super::EndpointResult;
 use super::stale::{self, PresentItem};
+use super::state::OTHER_DOMAINS;
 use super::versions::published_item;
-use crate::control::database::StaleItem;
+use crate::control::database::{RuleHistoryEntry, StaleItem};
 use crate::control::model::SetFile;
 use crate::control::{ControlError, PublishOptions, RuleLayer, RuleText, SetProblem};
+use crate::server::admin::access::rights::Caller;
 use crate::server::admin::problem::AdminProblem;
 use crate::server::admin::reply::Reply;
 use crate::server::admin::request::{Call, etag, need_reason};
@@ -190,7 +192,8 @@ async fn stale(call: &Call, error: ControlError, (domain, id): (&str, &str), sen
             item: found.map_or(Value::Null, |(item, _)| item),
             present: present.unwrap_or_default(),
             sent: sent.as_deref().map(text).unwrap_or_default(),
-            is_of_all_domains: false,
+            // A publish of many rules has one reason.
+            is_of_all_domains: true,
         }
     })
     .await
@@ -241,7 +244,11 @@ pub(in crate::server::admin) fn check_glass(call: &Call, break_glass: bool, reas
 pub(in crate::server::admin) async fn history(call: Call) -> EndpointResult {
     let (domain, id) = query_key(&call)?;
     let entries = call.database()?.rule_history(&domain, &id, call.limit(1_000)?).await?;
-    Ok(Reply::page(entries.iter().map(|entry| json!(entry)).collect(), None))
+    let item = |mut entry: RuleHistoryEntry| {
+        entry.reason = call.show_reason(&entry.reason).to_owned();
+        json!(entry)
+    };
+    Ok(Reply::page(entries.into_iter().map(item).collect(), None))
 }
 
 #[derive(Deserialize)]
@@ -252,23 +259,48 @@ struct FilesBody {
 
 pub(in crate::server::admin) async fn check(call: Call) -> EndpointResult {
     let body: FilesBody = call.json()?;
-    let paths: Vec<String> = body.files.iter().map(|file| file.path.clone()).collect();
+    let sent = paths(&body.files);
     let mut checked = call.control().check_set(body.files).await?;
-    checked.problems = shown(&call, checked.problems, &paths);
+    checked.problems = shown(&call, checked.problems, &sent);
     let ok = !checked.problems.iter().any(|problem| problem.is_error());
     Ok(Reply::ok(
         &json!({ "ok": ok, "problems": checked.problems, "rules": checked.rules }),
     ))
 }
 
-/// Problems as the caller may see them: a file of this instance may name subjects.
-fn shown(call: &Call, mut problems: Vec<SetProblem>, sent: &[String]) -> Vec<SetProblem> {
+/// The paths of files.
+pub(super) fn paths(files: &[SetFile]) -> Vec<String> {
+    files.iter().map(|file| file.path.clone()).collect()
+}
+
+/// Problems as the caller may see them: a file that it did not send may name subjects, and rules of any domain.
+pub(super) fn shown(call: &Call, mut problems: Vec<SetProblem>, sent: &[String]) -> Vec<SetProblem> {
     let is_own = |problem: &SetProblem| problem.file.as_ref().is_some_and(|file| sent.contains(file));
+    let is_restricted = call.caller.as_ref().is_none_or(Caller::is_restricted);
     for problem in problems.iter_mut().filter(|problem| !is_own(problem)) {
-        problem.text = call.show_message(std::mem::take(&mut problem.text));
-        problem.hint = problem.hint.take().filter(|_| !call.masks_subjects());
+        problem.text = match is_restricted {
+            true => OTHER_DOMAINS.to_owned(),
+            false => call.show_message(std::mem::take(&mut problem.text)),
+        };
+        problem.hint = problem.hint.take().filter(|_| !is_restricted && !call.masks_subjects());
     }
     problems
+}
+
+/// An error with the problems that the caller may see.
+pub(super) fn shown_error(call: &Call, error: ControlError, sent: &[String]) -> ControlError {
+    match error {
+        ControlError::Invalid(problems) => ControlError::Invalid(shown(call, problems, sent)),
+        ControlError::PrepareRejected(problems) => ControlError::PrepareRejected(shown(call, problems, sent)),
+        // An instance may have files of its own.
+        ControlError::FleetRejected(mut instances) if call.caller.as_ref().is_none_or(Caller::is_restricted) => {
+            for instance in &mut instances {
+                instance.problems = vec![OTHER_DOMAINS.to_owned()];
+            }
+            ControlError::FleetRejected(instances)
+        }
+        error => error,
+    }
 }
 
 #[derive(Deserialize)]
@@ -280,6 +312,8 @@ struct PlanBody {
 
 pub(in crate::server::admin) async fn plan(call: Call) -> EndpointResult {
     let body: PlanBody = call.json()?;
+    // The files of a version were not sent: they hold rules of all domains.
+    let sent = paths(body.files.as_deref().unwrap_or_default());
     let files = match (body.files, body.version) {
         (Some(files), None) => files,
         (None, Some(number)) => {
@@ -290,12 +324,8 @@ pub(in crate::server::admin) async fn plan(call: Call) -> EndpointResult {
         }
         _ => return Err(AdminProblem::malformed("send either `files` or `version`")),
     };
-    let paths: Vec<String> = files.iter().map(|file| file.path.clone()).collect();
     let planned = call.control().plan(files).await;
-    let mut planned = planned.map_err(|error| match error {
-        ControlError::Invalid(problems) => ControlError::Invalid(shown(&call, problems, &paths)),
-        error => error,
-    })?;
+    let mut planned = planned.map_err(|error| shown_error(&call, error, &sent))?;
     let caller = call.caller()?;
     planned.plan.lines.retain(|line| caller.covers(&line.domain));
     planned.plan.rows.retain(|note| caller.covers(&note.domain));

@@ -18,6 +18,7 @@ pub(in crate::server::admin) async fn status(call: Call) -> EndpointResult {
     if call.caller()?.is_restricted() {
         status.error = status.error.map(|_| OTHER_DOMAINS.to_owned());
     }
+    status.error = status.error.map(|error| call.show_message(error));
     let live = match call.control().database() {
         // Without the database, status is reported all the same.
         Some(database) if status.version > 0 => database.version(status.version).await.ok().flatten(),
@@ -66,8 +67,15 @@ pub(in crate::server::admin) async fn instances(call: Call) -> EndpointResult {
         if let Value::Object(members) = &mut item {
             members.insert("seen_at".into(), instance.status.at.into());
             members.insert("self".into(), (instance.id == own).into());
-            if is_restricted && members.contains_key("error") {
-                members.insert("error".into(), OTHER_DOMAINS.into());
+            // Of instances only: they quote rules before anything is live.
+            members.remove("vote");
+            members.remove("preparing");
+            if let Some(error) = &instance.status.error {
+                let shown = match is_restricted {
+                    true => OTHER_DOMAINS.to_owned(),
+                    false => call.show_message(error.clone()),
+                };
+                members.insert("error".into(), shown.into());
             }
         }
         item
@@ -92,4 +100,4 @@ pub(in crate::server::admin) async fn store(call: Call) -> EndpointResult {
 }
 
 /// The text in place of a message that may be about any domain.
-const OTHER_DOMAINS: &str = "hidden: it may be about other domains";
+pub(super) const OTHER_DOMAINS: &str = "hidden: it may be about other domains";

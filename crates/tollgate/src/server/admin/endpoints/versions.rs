@@ -1,7 +1,7 @@
 //! Versions: drafts, publish, rollback, differences.
 
 use super::EndpointResult;
-use super::rules::check_glass;
+use super::rules::{check_glass, paths, shown, shown_error};
 use super::stale::{self, PresentItem};
 use super::state::version;
 use crate::control::model::{DatabaseHead, Digest, Precondition, SetFile};
@@ -48,12 +48,15 @@ pub(in crate::server::admin) async fn save(call: Call) -> EndpointResult {
         dry_run: call.query.flag("dry_run")?,
         ..PublishOptions::default()
     };
-    check_change(&call, &body.files).await?;
+    let sent = paths(&body.files);
+    check_change(&call, &body.files, &sent).await?;
     if options.dry_run {
         let checked = call.control().check_set(body.files).await?;
-        return Ok(Reply::ok(&json!({ "dry_run": true, "problems": checked.problems })));
+        let problems = shown(&call, checked.problems, &sent);
+        return Ok(Reply::ok(&json!({ "dry_run": true, "problems": problems })));
     }
-    let (meta, is_new) = call.control().save_version(body.files, &options, author).await?;
+    let saved = call.control().save_version(body.files, &options, author).await;
+    let (meta, is_new) = saved.map_err(|error| shown_error(&call, error, &sent))?;
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
     Ok(Reply::json(
         status,
@@ -76,13 +79,14 @@ fn source(source: Option<String>) -> Result<String, AdminProblem> {
     }
 }
 
-/// Rejects a set that changes rules outside the domains of the caller.
-async fn check_change(call: &Call, files: &[SetFile]) -> Result<(), AdminProblem> {
+/// Rejects a set that changes rules outside the domains of the caller, who sent these paths.
+async fn check_change(call: &Call, files: &[SetFile], sent: &[String]) -> Result<(), AdminProblem> {
     let caller = call.caller()?;
     if !caller.is_restricted() {
         return Ok(());
     }
-    let planned = call.control().plan(files.to_vec()).await?;
+    let planned = call.control().plan(files.to_vec()).await;
+    let planned = planned.map_err(|error| shown_error(call, error, sent))?;
     match planned.plan.lines.iter().find(|line| !caller.covers(&line.domain)) {
         None => Ok(()),
         Some(_) => Err(AdminProblem::forbidden(
@@ -199,12 +203,12 @@ pub(in crate::server::admin) async fn publish(call: Call) -> EndpointResult {
     let set = match (body.version, body.files) {
         (Some(number), None) => {
             if call.caller()?.is_restricted() {
-                check_change(&call, &call.database()?.version_files(number).await?).await?;
+                check_change(&call, &call.database()?.version_files(number).await?, &[]).await?;
             }
             PublishSet::Version(number)
         }
         (None, Some(files)) => {
-            check_change(&call, &files).await?;
+            check_change(&call, &files, &paths(&files)).await?;
             PublishSet::Files(files)
         }
         _ => return Err(AdminProblem::malformed("send either `version` or `files`")),
@@ -243,7 +247,7 @@ pub(in crate::server::admin) async fn rollback(call: Call) -> EndpointResult {
     if call.caller()?.is_restricted() {
         let detail = "name the version: this credential is limited to some domains";
         let number = body.version.ok_or_else(|| AdminProblem::field("version", detail))?;
-        check_change(&call, &call.database()?.version_files(number).await?).await?;
+        check_change(&call, &call.database()?.version_files(number).await?, &[]).await?;
     }
     let author = call.author(&body.reason)?;
     let published = match call.control().rollback(body.version, &options, author).await {
@@ -270,6 +274,11 @@ async fn stale(call: &Call, error: ControlError, sent: Sent) -> AdminProblem {
         },
         error => error,
     };
+    let own = match &sent {
+        Sent::Files(files) => paths(files),
+        Sent::Version(_) => Vec::new(),
+    };
+    let error = shown_error(call, error, &own);
     let problem = stale::problem(call, error, async || {
         let live = call.control().live();
         let Ok(database) = call.database() else {

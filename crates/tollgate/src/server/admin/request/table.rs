@@ -86,13 +86,20 @@ type TableRows = Vec<(u32, Result<Value, String>)>;
 
 /// Rows of CSV as objects. Empty cells are left out, and `subject` is read from `merchant=m_42;region=eu` where it is an object.
 fn csv_values(text: &str, columns: &[&str], rows_max: usize) -> Result<TableRows, AdminProblem> {
-    let mut records = csv_records(text, rows_max + 2);
+    // Spreadsheets write it before the first column.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut records = csv_records(text, rows_max + 2)
+        .map_err(|(line, reason)| invalid(&[SetProblem::error(reason.to_owned()).at_line(line)]))?;
     let Some((_, header)) = (!records.is_empty()).then(|| records.remove(0)) else {
         return Err(AdminProblem::malformed("the first line must name the columns"));
     };
     if let Some(unknown) = header.iter().find(|name| !columns.contains(&name.trim())) {
         let detail = format!("unknown column `{unknown}`; known are: {}", columns.join(", "));
         return Err(AdminProblem::malformed(detail));
+    }
+    let is_double = |name: &str| header.iter().filter(|cell| cell.trim() == name).count() > 1;
+    if let Some(double) = columns.iter().find(|name| is_double(name)) {
+        return Err(AdminProblem::malformed(format!("the column `{double}` occurs twice")));
     }
     let is_object = columns.contains(&"rule");
     let row = |cells: Vec<String>| {
@@ -133,11 +140,17 @@ fn subject_from(cell: &str) -> Result<Value, String> {
     pairs.map(Value::Object)
 }
 
-/// Records with the line each begins at. Cells may be quoted, and then contain commas, line ends and doubled quotes.
-fn csv_records(text: &str, records_max: usize) -> Vec<(u32, Vec<String>)> {
+/// The line a record begins at, and its cells.
+type CsvRecord = (u32, Vec<String>);
+
+/// Records with the line each begins at. Cells may be quoted, and then contain commas, line ends and doubled quotes. An error has
+/// its line.
+fn csv_records(text: &str, records_max: usize) -> Result<Vec<CsvRecord>, (u32, &'static str)> {
     let mut records = Vec::new();
     let (mut line, mut begins_at) = (1, 1);
     let (mut cells, mut cell, mut is_quoted) = (Vec::new(), String::new(), false);
+    // The line of the quote that opened the cell; none: it is not quoted.
+    let mut opened_at = None;
     let mut characters = text.chars().peekable();
     while let Some(character) = characters.next() {
         if character == '\n' {
@@ -148,28 +161,46 @@ fn csv_records(text: &str, records_max: usize) -> Vec<(u32, Vec<String>)> {
                 cell.push('"');
                 characters.next();
             }
-            '"' => is_quoted = !is_quoted,
-            ',' if !is_quoted => cells.push(std::mem::take(&mut cell)),
+            '"' if is_quoted => is_quoted = false,
+            '"' if cell.is_empty() && opened_at.is_none() => {
+                is_quoted = true;
+                opened_at = Some(line);
+            }
+            '"' => {
+                return Err((
+                    line,
+                    "a quote inside a cell; put the cell in quotes, and double those inside",
+                ));
+            }
+            ',' if !is_quoted => {
+                cells.push(std::mem::take(&mut cell));
+                opened_at = None;
+            }
             '\r' if !is_quoted => {}
             '\n' if !is_quoted => {
                 cells.push(std::mem::take(&mut cell));
+                opened_at = None;
                 let record = std::mem::take(&mut cells);
                 if record.iter().any(|cell| !cell.is_empty()) {
                     records.push((begins_at, record));
                 }
                 begins_at = line;
                 if records.len() >= records_max {
-                    return records;
+                    return Ok(records);
                 }
             }
+            _ if !is_quoted && opened_at.is_some() => return Err((line, "a cell goes on after its closing quote")),
             other => cell.push(other),
         }
+    }
+    if let (true, Some(line)) = (is_quoted, opened_at) {
+        return Err((line, "the quote that opens here is not closed"));
     }
     if !cell.is_empty() || !cells.is_empty() {
         cells.push(cell);
         records.push((begins_at, cells));
     }
-    records
+    Ok(records)
 }
 
 /// A cell of an export. One that a spreadsheet would run as a formula begins with a quote.
@@ -219,6 +250,25 @@ mod tests {
         for text in ["=x", "'=x", "''=x", "'x", "x'"] {
             assert_eq!(unquote_formula(csv_cell(text)), text);
         }
+    }
+
+    #[test]
+    fn csv_that_is_ambiguous_is_rejected_with_its_line() {
+        let marked = "\u{feff}rule,terms\r\nplan,\"5/min\"\r\n";
+        let rows: Vec<(u32, Value)> = read(marked.as_bytes(), TableFormat::Csv, &COLUMNS, 9).unwrap();
+        assert_eq!(rows, [(2, json!({ "rule": "plan", "terms": "5/min" }))]);
+        for (text, line) in [
+            ("rule,terms\nplan,\"5/min\nother,6/min\n", 2),
+            ("rule,terms\nplan,5/min\nplan,5\"/min\n", 3),
+            ("rule,terms\nplan,\"5\"/min\n", 2),
+            ("rule,terms\nplan,\"5\"\"6\" \"7\"\n", 2),
+        ] {
+            let problem = read::<Value>(text.as_bytes(), TableFormat::Csv, &COLUMNS, 9).unwrap_err();
+            let body: Value = serde_json::from_slice(&problem.into_reply().body).unwrap();
+            assert_eq!(body["problems"][0]["line"], line, "{text}: {body}");
+        }
+        let double = read::<Value>(b"rule,terms, rule\na,b,c\n", TableFormat::Csv, &COLUMNS, 9).unwrap_err();
+        assert_eq!(double.detail(), "the column `rule` occurs twice");
     }
 
     #[test]
