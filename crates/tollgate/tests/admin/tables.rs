@@ -3,12 +3,18 @@
 use crate::client::encoded;
 use crate::fixture::{AdminServer, Storage};
 use serde_json::{Value, json};
+use tollgate_test_kit::eventually;
 
 /// Sets a row of `plan` and returns its tag.
 pub(crate) fn set_row(server: &AdminServer, merchant: &str, terms: &str) -> String {
     let target = format!("/v1/override?rule=plan&merchant={}", encoded(merchant));
     let body = json!({ "terms": terms });
     let answer = server.by_admin("PUT", &target).if_absent().json(&body).expect(201);
+    // A write is acknowledged before a busy instance has applied it.
+    let revision = answer.json()["revision"].as_u64().unwrap();
+    eventually("the row is applied", || {
+        server.get("/v1/status").expect(200).json()["revision"].as_u64() >= Some(revision)
+    });
     answer.header("etag").unwrap().to_owned()
 }
 
