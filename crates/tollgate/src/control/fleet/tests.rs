@@ -419,3 +419,22 @@ fn a_status_fits_its_bound_and_reads_as_it_was_written() {
     assert!(text.len() < STATUS_BYTES_MAX, "{}", text.len());
     assert_eq!(serde_json::from_str::<InstanceStatus>(&text).unwrap(), status);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_has_expired_withdraws_none_that_came_after_it() {
+    let server = Server::start(ServerKind::Redis70);
+    let member = Member::start(&DatabaseChoice::None, FILE_LAYER, Some(cache(&server))).await;
+    let parts = &member.control.parts;
+    let request = |id: &str| PrepareRequest {
+        id: id.to_owned(),
+        from: "another".to_owned(),
+        epoch: 1,
+        version: 1,
+        digest: Digest::default(),
+    };
+    assert_eq!(link::write_request(parts, &request("second")).await, Ok(true));
+    link::end_request(parts, &request("first")).await;
+    assert_eq!(link::requests(parts).await, Ok(vec![request("second")]));
+    link::end_request(parts, &request("second")).await;
+    assert_eq!(link::write_request(parts, &request("third")).await, Ok(true));
+}

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::config::{DataDir, Sources};
-use crate::control::model::{Author, Grammar, Precondition, SetFile};
+use crate::control::database::{CommitRequest, NewVersion};
+use crate::control::model::{Author, ChangeBody, Grammar, Precondition, SetFile, VersionState};
 use crate::control::{
     Control, ControlError, ControlOptions, DatabaseChoice, PublishOptions, PublishSet, RowWrite, WriteOptions,
 };
@@ -220,6 +221,129 @@ async fn a_version_is_published_refused_and_rolled_back() {
         (digest, 3, RulesOrigin::Database)
     );
     assert_eq!(server.limit_of("search").await, Some(7));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_live_version_that_cannot_be_used_here_is_rolled_back() {
+    let server = Fixture::start("rejected").await;
+    server.publish(SEARCH).await.unwrap();
+    // Another control service has other files, with which this set is valid.
+    let files = vec![file(&SEARCH.replace("search", "plan"))];
+    let digest = chain::set_digest(&files);
+    let database = server.control.parts.database.clone().unwrap();
+    let version = NewVersion {
+        parent: 1,
+        format: 1,
+        state: VersionState::Prepared,
+        source: "api".to_owned(),
+        files,
+    };
+    let version = database.save_version(version, &author()).await.unwrap().number;
+    let request = CommitRequest {
+        author: author(),
+        conditions: Vec::new(),
+        changes: vec![ChangeBody::Publish { version, digest }],
+        rules: Vec::new(),
+        action: None,
+    };
+    let committed = database.commit(request).await.unwrap();
+    drop(database);
+    server.control.parts.wake.notify_one();
+    let wait = Duration::from_secs(5);
+    assert!(server.control.wait_applied(committed.revision, wait).await);
+    let parts = &server.control.parts;
+    parts.save(&parts.live.load());
+    let server = server.restart(|_| ()).await;
+    let live = server.control.parts.live.load_full();
+    assert_eq!((live.version, live.head_set), (1, digest));
+    let options = PublishOptions::default();
+    let back = server.control.rollback(Some(1), &options, author()).await.unwrap();
+    assert_eq!((back.version, back.changed, back.applied), (3, true, 1));
+    let live = server.control.parts.live.load_full();
+    assert_eq!((live.version, live.head_set), (3, live.set_digest));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_edits_from_git_a_version_that_was_not_pushed_needs_an_admin() {
+    let server = Fixture::start("git").await;
+    let folder = server.folder.clone();
+    drop(server);
+    let options = ControlOptions {
+        git_only: true,
+        ..ControlOptions::default()
+    };
+    let server = Fixture::open(folder, options).await;
+    let push = PublishOptions {
+        source: "push 4f1c2e".to_owned(),
+        ..PublishOptions::default()
+    };
+    let (any, glass) = (
+        PublishOptions::default(),
+        PublishOptions {
+            break_glass: true,
+            ..PublishOptions::default()
+        },
+    );
+    let control = &server.control;
+    for text in [SEARCH, &SEARCH.replace("7/min", "9/min")] {
+        let set = PublishSet::Files(vec![file(text)]);
+        control.publish(set, &push, author()).await.unwrap();
+    }
+    for options in [&any, &push] {
+        let error = control.rollback(None, options, author()).await.unwrap_err();
+        assert_eq!(error.code(), "edits-git");
+    }
+    let published = control.publish(PublishSet::Version(1), &any, author()).await.unwrap();
+    assert_eq!((published.version, published.changed), (1, true));
+    let back = control.rollback(Some(2), &glass, author()).await.unwrap();
+    assert_eq!((back.version, server.limit_of("search").await), (3, Some(9)));
+    for version in [1, 3] {
+        // The first would be drift for a push, and the second was not pushed.
+        let error = control.publish(PublishSet::Version(version), &any, author()).await;
+        let code = if version == 1 { "drift" } else { "edits-git" };
+        assert_eq!(error.unwrap_err().code(), code);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn edits_of_two_rules_at_once_are_both_kept_or_one_is_stale() {
+    let server = Fixture::start("edits").await;
+    let options = PublishOptions::default();
+    for round in 1..=8 {
+        let put = async |id: &str| {
+            let yaml = format!("id: {id}\nper: merchant\nlimit: {round}/min");
+            server.control.put_rule("default", id, &yaml, &options, author()).await
+        };
+        let results = tokio::join!(put("a"), put("b"));
+        assert!(results.0.is_ok() || results.1.is_ok(), "{results:?}");
+        for (id, result) in [("a", results.0), ("b", results.1)] {
+            match result {
+                Ok(_) => assert_eq!(server.limit_of(id).await, Some(round), "{id}"),
+                Err(error) => assert_eq!(error.code(), "stale", "{error}"),
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_epoch_without_a_version_has_no_managed_rules() {
+    let server = Fixture::start("adopted").await;
+    server.publish(SEARCH).await.unwrap();
+    let server = server
+        .restart(|data| std::fs::remove_file(data.join("control.db")).unwrap())
+        .await;
+    assert_eq!(server.limit_of("search").await, Some(7));
+    let head = server.control.adopt(author()).await.unwrap();
+    assert_eq!(head.live_version, 0);
+    assert!(server.control.wait_applied(head.revision, Duration::from_secs(5)).await);
+    eventually("the new epoch", async || {
+        server.control.parts.live.load().epoch() == head.epoch
+    })
+    .await;
+    let status = server.control.status();
+    assert_eq!((status.version, status.rules.managed), (0, 0));
+    assert_eq!(server.limit_of("search").await, None);
+    assert_eq!(server.limit_of("plan").await, Some(2));
 }
 
 #[tokio::test(flavor = "multi_thread")]
