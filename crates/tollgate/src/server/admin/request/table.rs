@@ -98,7 +98,7 @@ fn csv_values(text: &str, columns: &[&str], rows_max: usize) -> Result<TableRows
         return Err(AdminProblem::malformed(detail));
     }
     let is_double = |name: &&&str| header.iter().filter(|cell| cell.trim() == **name).count() > 1;
-    if let Some(double) = columns.iter().find(|name| is_double(&name)) {
+    if let Some(double) = columns.iter().find(is_double) {
         return Err(AdminProblem::malformed(format!("the column `{double}` occurs twice")));
     }
     let is_object = columns.contains(&"rule");
@@ -140,9 +140,12 @@ fn subject_from(cell: &str) -> Result<Value, String> {
     pairs.map(Value::Object)
 }
 
+/// The cells of a record, with the line it begins at.
+type CsvRecord = (u32, Vec<String>);
+
 /// Records with the line each begins at. Cells may be quoted, and then contain commas, line ends and doubled quotes. An error has
 /// its line.
-fn csv_records(text: &str, records_max: usize) -> Result<Vec<(u32, Vec<String>)>, (u32, &'static str)> {
+fn csv_records(text: &str, records_max: usize) -> Result<Vec<CsvRecord>, (u32, &'static str)> {
     let mut records = Vec::new();
     let (mut line, mut begins_at) = (1, 1);
     let (mut cells, mut cell, mut is_quoted) = (Vec::new(), String::new(), false);
