@@ -97,8 +97,8 @@ fn csv_values(text: &str, columns: &[&str], rows_max: usize) -> Result<TableRows
         let detail = format!("unknown column `{unknown}`; known are: {}", columns.join(", "));
         return Err(AdminProblem::malformed(detail));
     }
-    let is_double = |name: &str| header.iter().filter(|cell| cell.trim() == name).count() > 1;
-    if let Some(double) = columns.iter().find(|name| is_double(name)) {
+    let is_double = |name: &&&str| header.iter().filter(|cell| cell.trim() == **name).count() > 1;
+    if let Some(double) = columns.iter().find(is_double) {
         return Err(AdminProblem::malformed(format!("the column `{double}` occurs twice")));
     }
     let is_object = columns.contains(&"rule");
@@ -140,7 +140,7 @@ fn subject_from(cell: &str) -> Result<Value, String> {
     pairs.map(Value::Object)
 }
 
-/// The line a record begins at, and its cells.
+/// The cells of a record, with the line it begins at.
 type CsvRecord = (u32, Vec<String>);
 
 /// Records with the line each begins at. Cells may be quoted, and then contain commas, line ends and doubled quotes. An error has
