@@ -43,6 +43,9 @@ pub(super) struct Rollback {
     /// Reason, for the audit log
     #[arg(long, value_name = "TEXT")]
     reason: String,
+    /// As an admin, rolls back although `control.edits` is `git`
+    #[arg(long)]
+    break_glass: bool,
     #[command(flatten)]
     options: PublishArgs,
 }
@@ -122,6 +125,9 @@ impl Rollback {
         let mut body = Map::from_iter([("reason".to_owned(), json!(self.reason))]);
         if let Some(version) = self.version {
             body.insert("version".to_owned(), json!(version));
+        }
+        if self.break_glass {
+            body.insert("break_glass".to_owned(), json!(true));
         }
         let call = publish_call("/rollback", Some(&cell(&status, "etag")), Preparation::All);
         self.options.publish(call, body, Preparation::All)

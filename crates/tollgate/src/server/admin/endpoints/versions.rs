@@ -232,14 +232,18 @@ struct RollbackBody {
     reason: String,
     #[serde(default)]
     drop_rows: bool,
+    #[serde(default)]
+    break_glass: bool,
 }
 
 pub(in crate::server::admin) async fn rollback(call: Call) -> EndpointResult {
     let body: RollbackBody = call.json()?;
     need_reason(&body.reason, "a rollback")?;
+    check_glass(&call, body.break_glass, &body.reason)?;
     let options = PublishOptions {
         precondition: set_condition(&call, &body.reason)?,
         drop_rows: body.drop_rows,
+        break_glass: body.break_glass,
         dry_run: call.query.flag("dry_run")?,
         wait: wait(&call)?,
         ..PublishOptions::default()
