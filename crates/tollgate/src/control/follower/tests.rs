@@ -324,7 +324,8 @@ async fn edits_of_two_rules_at_once_are_both_kept_or_one_is_stale() {
         last
     };
     let lasts = tokio::join!(edit("a"), edit("b"));
-    assert!(lasts.0.is_some() && lasts.1.is_some(), "{lasts:?}");
+    // In step with the other, one of them may be stale every time.
+    assert!(lasts.0.is_some() || lasts.1.is_some(), "{lasts:?}");
     assert_eq!((server.limit_of("a").await, server.limit_of("b").await), lasts);
 }
 
