@@ -79,11 +79,10 @@ impl AdminArgs {
             address_source: "--admin-url or TOLLGATE_ADMIN_URL",
         };
         let mut headers = call.headers;
-        if !has_token {
-            // What a page of the server itself sends: the server takes no other write without a token.
-            headers.push((HeaderName::from_static("x-tollgate"), "1".to_owned()));
-            headers.push((HeaderName::from_static("sec-fetch-site"), "same-origin".to_owned()));
-        }
+        // As a page of the server itself sends them: the server takes no other setup, whatever token is set, and no other write
+        // without one.
+        headers.push((HeaderName::from_static("x-tollgate"), "1".to_owned()));
+        headers.push((HeaderName::from_static("sec-fetch-site"), "same-origin".to_owned()));
         let response = endpoint.call(Call {
             method: call.method,
             path: format!("/v1{}{}", call.path, call.query),
