@@ -1,7 +1,7 @@
 //! The truth of the control plane: versions, rows, attributes, changes, the audit log and access, in SQLite or PostgreSQL.
 //!
 //! One type for both. Everything is opened when it is needed and created at the first write; until then reads answer that there is
-//! nothing. All writes of a process go through one bounded queue and are committed together ([`writer`]); every one that changes
+//! nothing. All writes of a process go through one bounded queue and are committed together (`writer`); every one that changes
 //! rules gets a revision, and every one that a person can cause an audit entry, in the same transaction. Each call ends within its
 //! deadline. This module knows no wire and no rules: it stores what it is given.
 
