@@ -237,8 +237,8 @@ pub(super) fn orphaned(plan: &Plan) -> Measurements {
     let mut measurements = Measurements::default();
     let store = Server::start(ServerKind::Redis70);
     let mut control = Node::start_managed(&settings(&store, "data_dir"));
-    let mut late = Node::prepare_managed(&settings(&store, "none"));
     expect_done(&publish(&control, MANAGED));
+    let mut late = Node::prepare_managed(&settings(&store, "none"));
     let mut rows = Rows::default();
     rows.write(&control, 5);
     let newest = position(&control);
