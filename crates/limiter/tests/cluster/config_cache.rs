@@ -42,7 +42,7 @@ const fn append(revision: u64) -> CacheWrite<'static> {
     }
 }
 
-async fn heard(cache: &ConfigCache, messages: &mut tokio::sync::broadcast::Receiver<String>, hint: &str) {
+async fn receive_hint(cache: &ConfigCache, messages: &mut tokio::sync::broadcast::Receiver<String>, hint: &str) {
     until("a message", async || {
         let _ = cache.publish(hint).await;
         while let Ok(message) = messages.try_recv() {
@@ -106,7 +106,7 @@ async fn a_slot_that_moves_takes_the_cache_along() {
         }
         let effects = cache.write(&[set("head", b"3"), append(1), append(2)]).await;
         assert_eq!(effects, Ok(vec![true, false, true]), "{kind:?}");
-        heard(&cache, &mut messages, "moved").await;
+        receive_hint(&cache, &mut messages, "moved").await;
         let mut admin = admin::connect(&cluster.servers[to]);
         for name in ["head", "log", "goes", "new"] {
             let ttl: i64 = admin::query(&mut admin, &["PTTL", &format!("tg:{{cfg}}:{name}")]);
@@ -121,7 +121,7 @@ async fn a_replica_that_takes_the_place_of_its_primary_is_written_to() {
     let (cache, other) = (cache(&cluster), cache(&cluster));
     let mut messages = other.messages();
     assert_eq!(cache.write(&[set("head", b"1"), append(1)]).await, Ok(vec![true, true]));
-    heard(&cache, &mut messages, "before").await;
+    receive_hint(&cache, &mut messages, "before").await;
     let owner = owner(&cluster);
     cluster.servers[owner].kill();
     until("a write to the replica", async || {
@@ -132,7 +132,7 @@ async fn a_replica_that_takes_the_place_of_its_primary_is_written_to() {
         other.read(&["head"]).await == Ok(vec![Some(b"2".to_vec())])
     })
     .await;
-    heard(&cache, &mut messages, "after").await;
+    receive_hint(&cache, &mut messages, "after").await;
     // A failover on purpose, back to the first.
     cluster.servers[owner].revive();
     let is = |role: &str| cluster.has_line(owner, "INFO replication", &format!("role:{role}"));
@@ -149,7 +149,7 @@ async fn a_replica_that_takes_the_place_of_its_primary_is_written_to() {
             && admin::query::<Option<String>>(&mut admin, &["GET", "tg:{cfg}:head"]).as_deref() == Some("4")
     })
     .await;
-    heard(&cache, &mut messages, "back").await;
+    receive_hint(&cache, &mut messages, "back").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

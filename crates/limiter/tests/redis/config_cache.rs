@@ -101,7 +101,7 @@ async fn next(messages: &mut Receiver<String>) -> String {
 }
 
 /// Publishes until a message arrives: hints may be lost while a subscription is opened.
-async fn heard(cache: &ConfigCache, messages: &mut Receiver<String>, hint: &str) {
+async fn receive_hint(cache: &ConfigCache, messages: &mut Receiver<String>, hint: &str) {
     let publishing = async {
         loop {
             let _ = cache.publish(hint).await;
@@ -109,13 +109,13 @@ async fn heard(cache: &ConfigCache, messages: &mut Receiver<String>, hint: &str)
         }
     };
     let receiving = async { while next(messages).await != hint {} };
-    let heard = async {
+    let receive_hint = async {
         tokio::select! {
             () = publishing => {}
             () = receiving => {}
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), heard)
+    tokio::time::timeout(Duration::from_secs(20), receive_hint)
         .await
         .expect("a message");
 }
@@ -304,13 +304,13 @@ async fn messages_go_on_when_the_subscription_was_killed_or_the_server_restarted
     let (cache, other) = (cache(&fixture), cache(&fixture));
     let mut messages = [cache.messages(), other.messages()];
     for receiver in &mut messages {
-        heard(&cache, receiver, "revision 1").await;
+        receive_hint(&cache, receiver, "revision 1").await;
     }
     for round in 0..3 {
         let killed: i64 = fixture.query(&["CLIENT", "KILL", "TYPE", "pubsub"]);
         assert_eq!(killed, 2, "both subscribe");
         for receiver in &mut messages {
-            heard(&other, receiver, &format!("killed {round}")).await;
+            receive_hint(&other, receiver, &format!("killed {round}")).await;
         }
     }
     fixture.server.kill();
@@ -318,13 +318,13 @@ async fn messages_go_on_when_the_subscription_was_killed_or_the_server_restarted
     assert!(matches!(cache.publish("x").await, Err(CacheError::Unavailable(_))));
     fixture.server.revive();
     for receiver in &mut messages {
-        heard(&cache, receiver, "revived").await;
+        receive_hint(&cache, receiver, "revived").await;
     }
     assert_eq!(cache.subscription_error(), None);
     // What is too long, or no text, is nobody's hint.
     let long = "x".repeat(2_000);
     fixture.query::<()>(&["PUBLISH", "tg:{cfg}:invalidate", &long]);
-    heard(&cache, &mut messages[0], "after").await;
+    receive_hint(&cache, &mut messages[0], "after").await;
     invalid(cache.publish(&long).await);
     // A cache that is dropped leaves no connection behind.
     drop((cache, other, messages));
@@ -450,7 +450,7 @@ async fn what_is_documented_is_enough_and_what_is_missing_is_named() {
         let with_all = cache();
         let mut messages = with_all.messages();
         assert_eq!(everything(&with_all).await, [], "{kind:?}");
-        heard(&with_all, &mut messages, "revision 2").await;
+        receive_hint(&with_all, &mut messages, "revision 2").await;
         let report = with_all.preload().await.expect("a server");
         assert_eq!((report.servers, &report.failed[..]), (1, &[][..]));
         for missing in rights(&for_control_plane) {

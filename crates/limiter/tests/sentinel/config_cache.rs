@@ -31,7 +31,7 @@ async fn writes_and_messages_go_on_with_the_new_primary() {
         let (cache, other) = (cache(&watched), cache(&watched));
         let mut messages = other.messages();
         eventually("a first write", async || set(&cache, "before").await).await;
-        let heard = async |messages: &mut tokio::sync::broadcast::Receiver<String>, hint: &str| {
+        let receive_hint = async |messages: &mut tokio::sync::broadcast::Receiver<String>, hint: &str| {
             eventually("a message", async || {
                 let _ = cache.publish(hint).await;
                 while let Ok(message) = messages.try_recv() {
@@ -43,7 +43,7 @@ async fn writes_and_messages_go_on_with_the_new_primary() {
             })
             .await;
         };
-        heard(&mut messages, "before").await;
+        receive_hint(&mut messages, "before").await;
         let replicated = || {
             let value: Option<String> = query(&mut connection(&watched.servers[1]), &["GET", "tg:{cfg}:head"]);
             value.as_deref() == Some("before")
@@ -58,7 +58,7 @@ async fn writes_and_messages_go_on_with_the_new_primary() {
             get(&other).await.as_deref() == Some("after")
         })
         .await;
-        heard(&mut messages, "after").await;
+        receive_hint(&mut messages, "after").await;
         let append = CacheWrite::Append {
             id: LogId { epoch: 1, revision: 1 },
             value: b"c",
