@@ -1,5 +1,6 @@
 //! The server of Tollgate, as a library for its program, tests and benches.
 
+mod calendar;
 pub mod cli;
 pub mod compat;
 pub mod config;

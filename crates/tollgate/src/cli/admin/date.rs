@@ -1,5 +1,6 @@
 //! Times of commands: dates in UTC, lengths of time from now, and their text.
 
+use crate::calendar::{days_in, is_leap};
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::quantity::parse_duration;
 
@@ -91,19 +92,6 @@ pub(crate) fn time_text(ms: u64) -> String {
     }
     let (hour, minute) = (minute_of_day / 60, minute_of_day % 60);
     format!("{year}-{month:02}-{:02} {hour:02}:{minute:02} UTC", days + 1)
-}
-
-const fn is_leap(year: u64) -> bool {
-    year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
-}
-
-const fn days_in(year: u64, month: u64) -> u64 {
-    match month {
-        2 if is_leap(year) => 29,
-        2 => 28,
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    }
 }
 
 #[cfg(test)]

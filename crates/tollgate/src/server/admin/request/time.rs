@@ -1,5 +1,7 @@
 //! Dates and times as people write them: `2026-12-01`, `2026-12-01T10:00:00Z`.
 
+use crate::calendar::{days_in, is_leap};
+
 /// Unix time in milliseconds of a date or a time in UTC.
 pub(in crate::server::admin) fn parse(text: &str) -> Option<u64> {
     let (date, time) = match text.split_once('T') {
@@ -30,19 +32,6 @@ pub(in crate::server::admin) fn parse(text: &str) -> Option<u64> {
     let months: u64 = (1..month).map(|month| days_in(year, month)).sum();
     let days = years + months + day - 1;
     Some((days * 86_400 + hour * 3_600 + minute * 60 + second) * 1_000)
-}
-
-const fn is_leap(year: u64) -> bool {
-    year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
-}
-
-const fn days_in(year: u64, month: u64) -> u64 {
-    match month {
-        2 if is_leap(year) => 29,
-        2 => 28,
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    }
 }
 
 #[cfg(test)]
