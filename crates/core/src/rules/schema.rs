@@ -1,7 +1,7 @@
 //! The JSON Schema of a rules file, for editors and other programs. The parser checks what a schema cannot express.
 
 /// The schema, as JSON text.
-pub const SCHEMA: &str = include_str!("schema.json");
+pub const SCHEMA: &str = include_str!("schema/schema.json");
 
 #[cfg(test)]
 mod tests {

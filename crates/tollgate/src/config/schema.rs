@@ -27,7 +27,7 @@ fn object(text: &str) -> Map<String, Value> {
 }
 
 /// The definitions of settings.
-const SETTINGS: &str = include_str!("settings.schema.json");
+const SETTINGS: &str = include_str!("schema/settings.schema.json");
 
 #[cfg(test)]
 mod tests {
