@@ -3,9 +3,12 @@
 use super::Signer;
 use super::claim::{CLAIM, Claim};
 use super::head::{CacheHead, HEAD};
+use super::parts::{Manifest, ManifestKind};
+use super::reader::CacheReader;
+use super::snapshot::{RowSnapshot, SNAPSHOTS, SnapshotList};
 use crate::config::{DataDir, Sources};
 use crate::control::database::now_ms;
-use crate::control::model::{Author, DatabaseHead, Digest, Grammar, SetFile};
+use crate::control::model::{Author, DatabaseHead, Digest, Grammar, OverrideRow, SetFile};
 use crate::control::{
     Control, ControlOptions, ControlResult, ControlSecret, ControlStatus, DatabaseChoice, PublishOptions, PublishSet,
     RowWrite, RulesOrigin, WriteOptions, Written,
@@ -394,4 +397,100 @@ async fn a_broken_log_is_replaced_by_a_snapshot() {
     let late = Instance::start(DatabaseChoice::None, &server).await;
     late.equals(&service).await;
     assert_eq!(late.status().override_rows, 3);
+}
+
+/// Snapshots of one state by two control services: one knows the authors of rows, the other has applied them without.
+#[tokio::test]
+async fn parts_of_another_control_service_replace_none_of_a_manifest() {
+    let server = Server::start(ServerKind::Redis70);
+    let signer = Signer::new(Some(SECRET.as_bytes()), cache(&server).prefix());
+    let reader = CacheReader::with_signer(cache(&server), signer);
+    let snapshot = |actor: &str| RowSnapshot {
+        head: DatabaseHead {
+            database_id: "0".repeat(32),
+            epoch: 1,
+            revision: 7,
+            live_version: 0,
+            chain: Digest([4; 32]),
+        },
+        set: Digest::default(),
+        set_revision: 0,
+        rows: vec![OverrideRow {
+            domain: "default".to_owned(),
+            rule: "plan".to_owned(),
+            subject: [("merchant".to_owned(), "m_1".to_owned())].into(),
+            terms: "5/s".to_owned(),
+            note: String::new(),
+            expires_at: 0,
+            revision: 7,
+            actor: actor.to_owned(),
+        }],
+        attributes: Vec::new(),
+    };
+    let list = SnapshotList {
+        epoch: 1,
+        revisions: vec![7],
+    };
+    let list = list.encode(&reader.signer);
+    let set = CacheWrite::Set {
+        name: SNAPSHOTS,
+        value: list.as_bytes(),
+        ttl: TTL,
+    };
+    reader.cache.write(&[set]).await.unwrap();
+    let (manifest, parts) = snapshot("anna").encode();
+    reader.write_parts(&manifest, &parts, TTL).await.unwrap();
+    // The other one is stopped between its parts and its manifest.
+    let (other, parts) = snapshot("").encode();
+    assert_ne!(manifest.digest, other.digest);
+    for (index, value) in parts.iter().enumerate() {
+        let name = &other.part_name(index);
+        reader
+            .cache
+            .write(&[CacheWrite::Set { name, value, ttl: TTL }])
+            .await
+            .unwrap();
+    }
+    let fetched = reader.fetch(&snapshot("").head, None).await.unwrap();
+    assert_eq!(fetched.snapshot, Some(snapshot("anna")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_snapshot_or_set_is_written_anew_by_the_next_control_service() {
+    let server = Server::start(ServerKind::Redis70);
+    let service = Instance::start(DatabaseChoice::DataDir, &server).await;
+    service.publish(SET).await;
+    service.row("m_1", "20/min").await.unwrap();
+    let signer = Signer::new(Some(SECRET.as_bytes()), cache(&server).prefix());
+    let reader = CacheReader::with_signer(cache(&server), signer);
+    let head = service.control.live().head.clone().unwrap();
+    let mut manifests: Vec<Manifest> = Vec::new();
+    eventually("a snapshot and a set", async || {
+        let snapshot = reader.snapshots(&head).await.unwrap().first().copied();
+        let name = ManifestKind::Set {
+            set: service.control.live().head_set,
+        }
+        .name();
+        let value = reader.cache.read(&[&name]).await.unwrap().pop().flatten();
+        let set = value.and_then(|value| Manifest::parse(&name, &value, &reader.signer).ok());
+        let rows = match snapshot {
+            Some(revision) => reader.manifest(revision).await.unwrap(),
+            None => None,
+        };
+        manifests = set.into_iter().chain(rows).collect();
+        manifests.len() == 2
+    })
+    .await;
+    let service = service
+        .restart(DatabaseChoice::DataDir, &server, |_| {
+            let mut connection = connect(&server);
+            for manifest in &manifests {
+                let key = format!("tg:{{cfg}}:{}", manifest.part_name(0));
+                let _: String = query(&mut connection, &["SET", &key, "damaged", "PX", "60000"]);
+            }
+        })
+        .await;
+    let late = Instance::start(DatabaseChoice::None, &server).await;
+    late.equals(&service).await;
+    assert!(late.control.has_rule("default", "search") && late.status().override_rows == 1);
 }

@@ -63,9 +63,15 @@ impl ManifestKind {
 }
 
 impl Manifest {
-    /// The name of the key of a part.
+    /// The name of the key of a part. It has the digest of the parts: two control services that write one value in different bytes, such as
+    /// rows in another order, write different keys, so that the parts of a manifest are never those of another one.
     pub fn part_name(&self, index: usize) -> String {
-        format!("{}:{index}", self.kind.name())
+        format!("{}:{}:{index}", self.kind.name(), self.digest)
+    }
+
+    /// The names of the keys of all parts.
+    pub fn part_names(&self) -> Vec<String> {
+        (0..self.parts).map(|index| self.part_name(index)).collect()
     }
 
     /// The value of its key.

@@ -173,8 +173,9 @@ impl CacheReader {
         Ok(value.and_then(|value| Manifest::parse(&name, &value, &self.signer).ok()))
     }
 
-    async fn parts(&self, manifest: &Manifest) -> Result<Vec<Vec<u8>>, FetchError> {
-        let names: Vec<String> = (0..manifest.parts).map(|index| manifest.part_name(index)).collect();
+    /// The parts of a manifest, as they are there.
+    pub(super) async fn parts(&self, manifest: &Manifest) -> Result<Vec<Vec<u8>>, FetchError> {
+        let names = manifest.part_names();
         let mut parts = Vec::new();
         for names in names.chunks(PARTS_PER_READ) {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();

@@ -30,6 +30,9 @@ struct RefillState {
     verified: Option<(DatabaseHead, Instant)>,
     /// An entry at the end of the log that is above the head, and since when.
     above: Option<(LogId, Instant)>,
+    /// The digest of the parts of the set, and of those of the snapshot, that were found there whole: each is read once.
+    whole_set: Option<Digest>,
+    whole_rows: Option<Digest>,
 }
 
 /// The occasion of a round.
@@ -200,7 +203,7 @@ impl Round<'_> {
             .is_some_and(|(head, at)| *head == self.head && at.elapsed() < REISSUE_INTERVAL);
         let has_set = set.is_some() || self.head.live_version == 0;
         if !has_set || occasion == Occasion::Interval && !is_issued {
-            self.keep_set(ttl).await?;
+            self.keep_set(state, ttl).await?;
         }
         if is_new || occasion == Occasion::Interval {
             if !self.extend_log(state, ttl).await? {
@@ -248,13 +251,13 @@ impl Round<'_> {
     }
 
     /// Writes the live set if it is not there, and renews it if it is.
-    async fn keep_set(&self, ttl: Duration) -> Result<(), RefillError> {
+    async fn keep_set(&self, state: &mut RefillState, ttl: Duration) -> Result<(), RefillError> {
         let set = self.set;
         if self.head.live_version == 0 {
             return Ok(());
         }
         let name = ManifestKind::Set { set }.name();
-        if self.renew(&name, ttl).await? {
+        if self.renew(&name, &mut state.whole_set, ttl).await? {
             return Ok(());
         }
         let files = match self.live.set_digest == set && self.live.version > 0 {
@@ -266,15 +269,29 @@ impl Round<'_> {
             }
         };
         self.reader.write_set(&files, ttl).await?;
-        Ok(())
+        match self.renew(&name, &mut state.whole_set, ttl).await? {
+            true => Ok(()),
+            false => Err(unreadable(&name)),
+        }
     }
 
-    /// Renews a manifest and its parts. False if something is missing or was not written by this fleet.
-    async fn renew(&self, name: &str, ttl: Duration) -> Result<bool, RefillError> {
+    /// Renews a manifest and its parts. False if something is missing, is damaged, or was not written by this fleet.
+    async fn renew(&self, name: &str, whole: &mut Option<Digest>, ttl: Duration) -> Result<bool, RefillError> {
         let value = self.reader.cache.read(&[name]).await?.pop().flatten();
         let manifest = value.and_then(|value| Manifest::parse(name, &value, &self.reader.signer).ok());
         let Some(manifest) = manifest else { return Ok(false) };
-        let mut names: Vec<String> = (0..manifest.parts).map(|index| manifest.part_name(index)).collect();
+        if *whole != Some(manifest.digest) {
+            let parts = match self.reader.parts(&manifest).await {
+                Err(FetchError::Cache(error)) => return Err(error.into()),
+                parts => parts.map_err(|error| error.to_string()),
+            };
+            if let Err(reason) = parts.and_then(|parts| manifest.join(&parts)) {
+                tracing::warn!(reason, "a value of the config cache is damaged; writing it anew");
+                return Ok(false);
+            }
+            *whole = Some(manifest.digest);
+        }
+        let mut names = manifest.part_names();
         names.push(name.to_owned());
         for names in names.chunks(TOUCHED_MAX) {
             let writes: Vec<CacheWrite<'_>> = names.iter().map(|name| CacheWrite::Touch { name, ttl }).collect();
@@ -381,17 +398,20 @@ impl Round<'_> {
         if is_verified {
             return Ok(());
         }
-        let latest = self.latest_whole(ttl).await?;
+        let latest = self.latest_whole(state, ttl).await?;
         let is_recent = latest.is_some_and(|revision| self.head.revision - revision < SNAPSHOT_REVISIONS);
-        if !is_recent {
-            self.write_snapshot(ttl).await?;
+        if !is_recent && let Some(name) = self.write_snapshot(ttl).await? {
+            // What cannot be read is written again by the next round.
+            if !self.renew(&name, &mut state.whole_rows, ttl).await? {
+                return Err(unreadable(&name));
+            }
         }
         state.verified = Some((self.head.clone(), Instant::now()));
         Ok(())
     }
 
     /// The revision of the latest snapshot, if it is there and the log leads from it to the head.
-    async fn latest_whole(&self, ttl: Duration) -> Result<Option<u64>, RefillError> {
+    async fn latest_whole(&self, state: &mut RefillState, ttl: Duration) -> Result<Option<u64>, RefillError> {
         let Some(revision) = self.reader.snapshots(&self.head).await?.into_iter().next() else {
             return Ok(None);
         };
@@ -407,7 +427,7 @@ impl Round<'_> {
         let entries = self.reader.entries(&self.head, at.revision).await?;
         let reached = replay((at.revision, at.chain), &entries, (self.head.revision, self.head.chain));
         let is_whole = matches!(reached, Replay::Reached(_) | Replay::NeedsNewer { .. });
-        if !is_whole || !self.renew(&manifest.kind.name(), ttl).await? {
+        if !is_whole || !self.renew(&manifest.kind.name(), &mut state.whole_rows, ttl).await? {
             return Ok(None);
         }
         for name in [SNAPSHOTS, "log"] {
@@ -416,8 +436,8 @@ impl Round<'_> {
         Ok(Some(revision))
     }
 
-    /// Writes a snapshot of what is applied now: at the head, or above it.
-    async fn write_snapshot(&self, ttl: Duration) -> Result<(), RefillError> {
+    /// Writes a snapshot of what is applied now, at the head or above it, and returns its name; none: the database is another one by now.
+    async fn write_snapshot(&self, ttl: Duration) -> Result<Option<String>, RefillError> {
         // Rows and position change under this lock only.
         let (live, rows, attributes) = {
             let _loader = self.parts.loader.lock().await;
@@ -425,7 +445,7 @@ impl Round<'_> {
             (self.parts.live.load_full(), rows, attributes)
         };
         let head = live.head.clone().filter(|head| is_ours(self.parts, head));
-        let Some(head) = head else { return Ok(()) };
+        let Some(head) = head else { return Ok(None) };
         let snapshot = RowSnapshot {
             head: head.clone(),
             set: head_set(&live, &head, self.database).await.unwrap_or_default(),
@@ -453,14 +473,14 @@ impl Round<'_> {
             revision = head.revision,
             "wrote a snapshot of override rows to the config cache"
         );
-        Ok(())
+        Ok(Some(manifest.kind.name()))
     }
 
     async fn delete_snapshot(&self, revision: u64) -> Result<(), RefillError> {
         let Some(manifest) = self.reader.manifest(revision).await? else {
             return Ok(());
         };
-        let mut names: Vec<String> = (0..manifest.parts).map(|index| manifest.part_name(index)).collect();
+        let mut names = manifest.part_names();
         names.insert(0, manifest.kind.name());
         for names in names.chunks(TOUCHED_MAX) {
             let writes: Vec<CacheWrite<'_>> = names.iter().map(|name| CacheWrite::Delete { name }).collect();
@@ -496,7 +516,12 @@ impl CacheReader {
         self.write_parts(&manifest, &parts, ttl).await
     }
 
-    async fn write_parts(&self, manifest: &Manifest, parts: &[Vec<u8>], ttl: Duration) -> Result<(), CacheError> {
+    pub(super) async fn write_parts(
+        &self,
+        manifest: &Manifest,
+        parts: &[Vec<u8>],
+        ttl: Duration,
+    ) -> Result<(), CacheError> {
         let named: Vec<(String, &Vec<u8>)> = (0..).map(|index| manifest.part_name(index)).zip(parts).collect();
         for named in named.chunks(PARTS_PER_WRITE) {
             let writes: Vec<CacheWrite<'_>> = named
@@ -537,6 +562,11 @@ impl RefillError {
             Self::Halted(text) => text.clone(),
         }
     }
+}
+
+/// The error for a value that was written and is not there as it was written.
+fn unreadable(name: &str) -> RefillError {
+    RefillError::Halted(format!("{name} was written and cannot be read; trying again"))
 }
 
 const REFILL_INTERVAL: Duration = Duration::from_secs(1);
