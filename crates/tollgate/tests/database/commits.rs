@@ -3,7 +3,7 @@
 use crate::fixture::{Storage, attribute, author, commit, key, on_both, row, run};
 use tollgate::control::chain::next_chain;
 use tollgate::control::database::{
-    AttributeKey, AuditFilter, AuditRecord, DatabaseError, InstanceReport, ItemCondition, ItemKey, Retention, RowFilter,
+    AttributeKey, AuditFilter, AuditRecord, DatabaseError, ItemCondition, ItemKey, Retention, RowFilter,
 };
 use tollgate::control::model::{ChangeBody, Digest, Precondition};
 
@@ -16,12 +16,7 @@ fn writes_nothing_before_the_first_change() {
         assert_eq!(database.rows(&RowFilter::default(), None, 10).await, Ok(Vec::new()));
         assert_eq!(database.has_principals().await, Ok(false));
         assert_eq!(database.acquire_lease("expiry", "a", 1_000).await, Ok(true));
-        let report = InstanceReport {
-            id: "i".to_owned(),
-            status: "{}".to_owned(),
-            seen_at: 1,
-        };
-        database.report_instance(&report).await.unwrap();
+        database.report_instance("i", "{}").await.unwrap();
         let retention = Retention {
             audit_ms: 1,
             versions: 1,

@@ -1,9 +1,9 @@
 //! Lists by key, filters, expiry, leases, reports and retention.
 
-use crate::fixture::{START_MS, attribute, author, commit, key, on_both, row};
+use crate::fixture::{START_MS, Storage, attribute, author, commit, key, on_both, row, run};
 use std::sync::atomic::Ordering;
 use tollgate::control::database::{
-    AttributeFilter, AttributeKey, AuditFilter, Database, DatabaseError, InstanceReport, Retention, RowFilter, RowKey,
+    AttributeFilter, AttributeKey, AuditFilter, Database, DatabaseError, Retention, RowFilter, RowKey,
 };
 use tollgate::control::model::ChangeBody;
 
@@ -159,16 +159,39 @@ fn a_lease_has_one_holder_until_it_ends() {
 fn instances_report_to_each_other() {
     on_both(async |storage, database| {
         database.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
-        let report = |id: &str, seen_at| InstanceReport {
-            id: id.to_owned(),
-            status: format!("{{\"at\":{seen_at}}}"),
-            seen_at,
+        database.report_instance("a", "1").await.unwrap();
+        database.report_instance("b", "2").await.unwrap();
+        storage.execute("UPDATE instance SET seen_at = seen_at - 9000").await;
+        storage.open().report_instance("a", "3").await.unwrap();
+        let reports = async |age_ms| {
+            let found = database.instances(age_ms).await.unwrap().into_iter();
+            found.map(|report| (report.id, report.status)).collect::<Vec<_>>()
         };
-        database.report_instance(&report("a", 10)).await.unwrap();
-        database.report_instance(&report("b", 10)).await.unwrap();
-        storage.open().report_instance(&report("a", 20)).await.unwrap();
-        assert_eq!(database.instances(0).await.unwrap(), [report("a", 20), report("b", 10)]);
-        assert_eq!(database.instances(11).await.unwrap(), [report("a", 20)]);
+        let pair = |id: &str, status: &str| (id.to_owned(), status.to_owned());
+        assert_eq!(reports(60_000).await, [pair("a", "3"), pair("b", "2")]);
+        assert_eq!(reports(8_000).await, [pair("a", "3")]);
+    });
+}
+
+/// An instance behind by more than the age of a report was not seen by the others, so that a publish did not wait for its vote.
+#[test]
+fn a_clock_that_is_behind_or_ahead_hides_no_instance() {
+    run(async {
+        let storage = Storage::postgres();
+        let first = storage.open();
+        first.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
+        let with_offset = |offset_ms: i64| {
+            let clock = storage.clock.load(Ordering::Relaxed).saturating_add_signed(offset_ms);
+            (storage.open().with_clock(move || clock), offset_ms.to_string())
+        };
+        let instances = [-3_600_000, -9_000, 0, 9_000, 3_600_000].map(with_offset);
+        for (database, id) in &instances {
+            database.report_instance(id, "{}").await.unwrap();
+        }
+        for (database, id) in &instances {
+            let seen = database.instances(8_000).await.unwrap();
+            assert_eq!(seen.len(), instances.len(), "as the one at {id} ms sees it: {seen:?}");
+        }
     });
 }
 

@@ -1,11 +1,11 @@
 //! Leases for background work, reports of instances, and hints that something has changed.
 
-use super::connection::{DEADLINE, parameters};
+use super::connection::{Connection, DEADLINE, ResultRow, parameters};
 use super::error::{DatabaseError, DatabaseResult};
 use super::requests::InstanceReport;
 use super::writer::WriteRequest;
 use super::writer::ledger::Ledger;
-use super::{Database, Shared};
+use super::{Database, Shared, within};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -37,31 +37,43 @@ impl Database {
         Ok(self.write(request).await?.count()? == 1)
     }
 
-    /// Stores the report of an instance. Before the first write it does nothing.
+    /// Stores the status of an instance, as JSON text. Before the first write it does nothing.
+    ///
+    /// The time of the report is that of the database: an instance whose clock is behind must not be taken for one that is gone.
     ///
     /// # Errors
     /// An unavailable or full database.
-    pub async fn report_instance(&self, report: &InstanceReport) -> DatabaseResult<()> {
+    pub async fn report_instance(&self, id: &str, status: &str) -> DatabaseResult<()> {
         if self.is_empty().await? {
             return Ok(());
         }
-        self.write(WriteRequest::ReportInstance(Box::new(report.clone())))
-            .await?
-            .done()
+        let request = WriteRequest::ReportInstance {
+            id: id.to_owned(),
+            status: status.to_owned(),
+        };
+        self.write(request).await?.done()
     }
 
-    /// Returns the reports of instances since a time, by id.
+    /// Returns the reports of instances that are at most this old by the clock of the database, by id.
     ///
     /// # Errors
     /// An unavailable or damaged database.
-    pub async fn instances(&self, seen_since_ms: u64) -> DatabaseResult<Vec<InstanceReport>> {
-        let sql = "SELECT id, status, seen_at FROM instance WHERE seen_at >= $1 ORDER BY id LIMIT 10000";
-        self.list(sql, parameters![seen_since_ms], |row| {
-            Ok(InstanceReport {
-                id: row.text(0)?,
-                status: row.text(1)?,
-                seen_at: row.number(2)?,
-            })
+    pub async fn instances(&self, age_ms: u64) -> DatabaseResult<Vec<InstanceReport>> {
+        within(DEADLINE, async {
+            let Some(mut connection) = self.reader().await? else {
+                return Ok(Vec::new());
+            };
+            let now = clock_of(&mut connection, (self.shared.clock)()).await?;
+            let sql = "SELECT id, status, seen_at FROM instance WHERE seen_at >= $1 ORDER BY id LIMIT 10000";
+            let found = connection.fetch(sql, parameters![now.saturating_sub(age_ms)]).await?;
+            let report = |row: &ResultRow| {
+                Ok(InstanceReport {
+                    id: row.text(0)?,
+                    status: row.text(1)?,
+                    seen_at: row.number(2)?,
+                })
+            };
+            found.iter().map(report).collect()
         })
         .await
     }
@@ -93,16 +105,28 @@ pub(super) async fn acquire_lease(ledger: &mut Ledger, name: &str, holder: &str,
         .await
 }
 
-pub(super) async fn report_instance(ledger: &mut Ledger, report: &InstanceReport) -> DatabaseResult<()> {
+pub(super) async fn report_instance(ledger: &mut Ledger, id: &str, status: &str) -> DatabaseResult<()> {
+    let now = clock_of(&mut ledger.connection, ledger.now).await?;
     ledger
         .connection
         .execute(
             "INSERT INTO instance (id, status, figures, vote, seen_at) VALUES ($1, $2, '', '', $3)
              ON CONFLICT (id) DO UPDATE SET status = excluded.status, seen_at = excluded.seen_at",
-            parameters![&report.id, &report.status, report.seen_at],
+            parameters![id, status, now],
         )
         .await?;
     Ok(())
+}
+
+/// Unix time in milliseconds by the clock that all instances share: that of a server, and for a file that of this machine.
+pub(super) async fn clock_of(connection: &mut Connection, local: u64) -> DatabaseResult<u64> {
+    if !connection.is_postgres() {
+        return Ok(local);
+    }
+    let sql = "SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)";
+    let row = connection.fetch_one(sql, &[]).await?;
+    row.ok_or_else(|| DatabaseError::Corrupt("the server has no clock".to_owned()))?
+        .number(0)
 }
 
 /// Turns notifications into hints until the database is dropped.

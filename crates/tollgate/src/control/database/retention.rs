@@ -5,7 +5,7 @@ use super::error::DatabaseResult;
 use super::requests::Retention;
 use super::writer::WriteRequest;
 use super::writer::ledger::Ledger;
-use super::{Database, access};
+use super::{Database, access, fleet};
 
 /// The age of changes in the log.
 const CHANGES_MS: u64 = 7 * DAY_MS;
@@ -37,6 +37,7 @@ impl Database {
 
 pub(super) async fn prune(ledger: &mut Ledger, retention: Retention) -> DatabaseResult<bool> {
     let now = ledger.now;
+    let reports_now = fleet::clock_of(&mut ledger.connection, now).await?;
     let head = ledger.head().await?.clone();
     let mut is_more = prune_changes(ledger, head.revision).await?;
     is_more |= prune_audit(ledger, now.saturating_sub(retention.audit_ms)).await?;
@@ -44,7 +45,7 @@ pub(super) async fn prune(ledger: &mut Ledger, retention: Retention) -> Database
     for (sql, oldest) in [
         (OLD_RESPONSES, now.saturating_sub(access::KEPT_MS)),
         (OLD_SESSIONS, now),
-        (OLD_INSTANCES, now.saturating_sub(INSTANCES_MS)),
+        (OLD_INSTANCES, reports_now.saturating_sub(INSTANCES_MS)),
     ] {
         let removed = ledger
             .connection

@@ -15,8 +15,7 @@ use self::ledger::{AuditDraft, Ledger};
 use super::connection::DEADLINE;
 use super::error::{DatabaseError, DatabaseResult};
 use super::requests::{
-    AdoptRequest, AuditRecord, CommitRequest, Committed, IdempotencyKey, InstanceReport, NewVersion, Retention,
-    StoredResponse,
+    AdoptRequest, AuditRecord, CommitRequest, Committed, IdempotencyKey, NewVersion, Retention, StoredResponse,
 };
 use super::{Database, LONG_DEADLINE, Shared, access, fleet, retention, schema, versions};
 use crate::control::model::{AuditEntry, Author, Digest, Principal, Session, VersionMeta, VersionState};
@@ -55,7 +54,7 @@ pub(super) enum WriteRequest {
     DeleteSessionsOf(String, Author),
     Remember(Box<(IdempotencyKey, StoredResponse)>),
     AcquireLease { name: String, holder: String, until: u64 },
-    ReportInstance(Box<InstanceReport>),
+    ReportInstance { id: String, status: String },
     Prune(Retention),
 }
 
@@ -268,7 +267,7 @@ async fn apply(ledger: &mut Ledger, request: &WriteRequest) -> DatabaseResult<Wr
         WriteRequest::TouchSession(id_hash, at) => access::touch_session(ledger, id_hash, *at).await?,
         WriteRequest::DeleteSession(id_hash, author) => access::delete_session(ledger, id_hash, author).await?,
         WriteRequest::Remember(remembered) => access::remember(ledger, &remembered.0, &remembered.1).await?,
-        WriteRequest::ReportInstance(report) => fleet::report_instance(ledger, report).await?,
+        WriteRequest::ReportInstance { id, status } => fleet::report_instance(ledger, id, status).await?,
         WriteRequest::Prune(retention) => {
             let is_more = retention::prune(ledger, *retention).await?;
             return Ok(WriteReply::Count(is_more.into()));

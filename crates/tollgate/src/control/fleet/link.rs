@@ -1,7 +1,7 @@
 //! The way instances see each other: sealed values in the shared store, or rows of a PostgreSQL database.
 
 use super::{FleetInstance, PrepareRequest, Vote, own_status};
-use crate::control::database::{Database, DatabaseError, InstanceReport, now_ms};
+use crate::control::database::{Database, DatabaseError, now_ms};
 use crate::control::layers::ControlParts;
 use std::collections::HashMap;
 use std::fmt;
@@ -78,14 +78,7 @@ pub(super) async fn write_status(parts: &Arc<ControlParts>) -> Result<(), LinkEr
             }
             Ok(())
         }
-        Link::Database(database) => {
-            let report = InstanceReport {
-                id: parts.instance.clone(),
-                status: json(&status)?,
-                seen_at: status.at,
-            };
-            Ok(database.report_instance(&report).await?)
-        }
+        Link::Database(database) => Ok(database.report_instance(&parts.instance, &json(&status)?).await?),
     }
 }
 
@@ -118,7 +111,7 @@ pub(in crate::control) async fn statuses(parts: &ControlParts) -> Result<Statuse
             }
         }
         Link::Database(database) => {
-            for report in database.instances(now_ms().saturating_sub(REPORT_AGE_MS)).await? {
+            for report in database.instances(REPORT_AGE_MS).await? {
                 match serde_json::from_str(&report.status) {
                     Ok(status) => statuses.instances.push(FleetInstance { id: report.id, status }),
                     Err(_) => statuses.unverified += 1,
