@@ -24,7 +24,7 @@ pub use error::{DatabaseError, DatabaseResult, StaleItem};
 pub use requests::{
     AdoptRequest, AttributeFilter, AttributeKey, AuditFilter, AuditProblem, AuditRecord, AuditReport, CommitRequest,
     Committed, DatabaseSnapshot, IdempotencyKey, InstanceReport, ItemCondition, ItemKey, NewVersion, Retention,
-    RowFilter, RowKey, RuleChange, RuleHistoryEntry, SeenNumbers, StoredResponse,
+    RowCheck, RowFilter, RowJudge, RowKey, RuleChange, RuleHistoryEntry, SeenNumbers, StoredResponse,
 };
 pub(super) use rows::subject_text;
 pub use versions::MAX_SET_BYTES;

@@ -153,6 +153,7 @@ impl From<DatabaseError> for ControlError {
         match error {
             DatabaseError::Full => Self::Full,
             DatabaseError::Stale(item) => Self::Stale(item),
+            DatabaseError::RowsInvalid(rows) => Self::RowsInvalid(rows),
             DatabaseError::Missing(name) => Self::NotFound(name),
             DatabaseError::Exists(text) | DatabaseError::Invalid(text) => Self::Malformed(text),
             DatabaseError::TooLarge(text) => Self::TooLarge(text),

@@ -216,6 +216,7 @@ pub(crate) fn commit(changes: Vec<ChangeBody>) -> CommitRequest {
         conditions: Vec::new(),
         changes,
         rules: Vec::new(),
+        row_check: None,
         action: None,
     }
 }

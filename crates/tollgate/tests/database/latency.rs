@@ -95,6 +95,7 @@ fn put(merchant: &str, number: usize) -> CommitRequest {
         }],
         changes: vec![change],
         rules: Vec::new(),
+        row_check: None,
         action: None,
     }
 }

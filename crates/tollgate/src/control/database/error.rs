@@ -1,6 +1,7 @@
 //! The errors of the database.
 
 use crate::control::model::Author;
+use crate::control::state::RejectedRow;
 use std::fmt;
 
 /// The result of a call to the database.
@@ -15,6 +16,8 @@ pub enum DatabaseError {
     Full,
     /// A precondition does not hold: the item has another revision than expected. Nothing was written.
     Stale(Box<StaleItem>),
+    /// These rows, written meanwhile, do not fit the rules that were to be published. Nothing was written.
+    RowsInvalid(Vec<RejectedRow>),
     /// It exists already: the name of a principal, or any principal where the first one was to be created.
     Exists(String),
     /// It does not exist.
@@ -59,6 +62,7 @@ impl fmt::Display for DatabaseError {
             Self::Full => f.write_str("the disk of the control database is full; free some space"),
             Self::Stale(item) if item.revision == 0 => f.write_str("the item does not exist; read it again"),
             Self::Stale(item) => write!(f, "the item was changed at revision {}; read it again", item.revision),
+            Self::RowsInvalid(rows) => write!(f, "{} override rows do not fit the rules", rows.len()),
             Self::Exists(name) => write!(f, "{name} exists already"),
             Self::Missing(name) => write!(f, "{name} does not exist"),
             Self::KeyReused => f.write_str("the idempotency key was used with another request; use a new one"),
@@ -77,7 +81,7 @@ impl DatabaseError {
     pub(super) const fn is_refusal(&self) -> bool {
         matches!(
             self,
-            Self::Stale(_) | Self::Exists(_) | Self::Missing(_) | Self::KeyReused
+            Self::Stale(_) | Self::RowsInvalid(_) | Self::Exists(_) | Self::Missing(_) | Self::KeyReused
         )
     }
 

@@ -4,7 +4,10 @@ use crate::control::model::{
     Author, ChangeBody, DatabaseHead, Digest, LoggedChange, OverrideRow, Precondition, SetFile, SubjectAttribute,
     SubjectValues, VersionMeta, VersionState,
 };
+use crate::control::state::RejectedRow;
 use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::sync::Arc;
 
 /// Changes that are committed in one transaction or not at all.
 ///
@@ -20,10 +23,25 @@ pub struct CommitRequest {
     pub changes: Vec<ChangeBody>,
     /// The rules that a publish changes, for their history.
     pub rules: Vec<RuleChange>,
+    /// The check of rows that are written until the head is locked; none for a request that fits any rows.
+    pub row_check: Option<RowCheck>,
     /// The action in the audit log; none: `publish`, `rollback`, `row.set`, `row.delete`, `attribute.set`, `attribute.delete`,
     /// `import`.
     pub action: Option<String>,
 }
+
+/// The check of rows that were written after those that the changes of a request were made for. It runs while the head is locked, and only
+/// if there are such rows.
+#[derive(Clone)]
+pub struct RowCheck {
+    /// The revision of the rows that the changes were made for.
+    pub since: u64,
+    /// Returns the changes to be committed, given the rows written since.
+    pub judge: Arc<RowJudge>,
+}
+
+/// Returns the changes to be committed in place of those of the request, or the rows for which it must be refused.
+pub type RowJudge = dyn Fn(&[ChangeBody]) -> Result<Vec<ChangeBody>, Vec<RejectedRow>> + Send + Sync;
 
 /// A condition of a commit on one item.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -282,7 +300,7 @@ pub struct InstanceReport {
     pub id: String,
     /// Its status, as JSON text.
     pub status: String,
-    /// Unix time in milliseconds.
+    /// Unix time in milliseconds of the report, by the clock of the database.
     pub seen_at: u64,
 }
 
@@ -293,6 +311,14 @@ pub struct Retention {
     pub audit_ms: u64,
     /// The number of versions. The live one and its parent are always kept.
     pub versions: u64,
+}
+
+impl fmt::Debug for RowCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RowCheck")
+            .field("since", &self.since)
+            .finish_non_exhaustive()
+    }
 }
 
 impl NewVersion {

@@ -1,12 +1,13 @@
 //! Tests of several control planes on one shared store, and on one PostgreSQL database.
 
-use super::link::STATUS_BYTES_MAX;
+use super::link::{STATUS_BYTES_MAX, requests};
 use super::*;
 use crate::config::{DataDir, Sources};
 use crate::control::feed::Signer;
 use crate::control::model::{Author, Grammar, SetFile};
 use crate::control::{
     ControlError, ControlOptions, ControlResult, ControlSecret, DatabaseChoice, PublishOptions, PublishSet, Published,
+    RowWrite, WriteOptions,
 };
 use crate::rule_source::ConfigLoader;
 use crate::server::gate::Gate;
@@ -21,6 +22,7 @@ use tollgate_test_kit::postgres::Postgres;
 const SECRET: &str = "a secret of more than 32 characters";
 const FILE_LAYER: &str = "rules:\n  - id: plan\n    per: merchant\n    limit: 2/min\n";
 const SET: &str = "rules:\n  - id: extra\n    per: merchant\n    limit: 5/min\n";
+const WINDOW_SET: &str = "rules:\n  - { id: extra, per: merchant, limit: 5/min, algorithm: fixed_window }\n";
 const OTHER_SET: &str = "rules:\n  - id: extra\n    per: merchant\n    limit: 6/min\n";
 
 /// One instance, in a folder of its own.
@@ -88,6 +90,21 @@ impl Member {
             self.control.instances().await.instances.len() == count
         })
         .await;
+    }
+
+    async fn set_row(&self, merchant: &str, terms: &str) {
+        let row = RowWrite {
+            domain: "default".to_owned(),
+            rule: "extra".to_owned(),
+            subject: [("merchant".to_owned(), merchant.to_owned())].into(),
+            terms: Some(terms.to_owned()),
+            note: String::new(),
+            expires_at: 0,
+        };
+        self.control
+            .write_row(row, &WriteOptions::default(), author())
+            .await
+            .unwrap();
     }
 
     fn has_compiled(&self) -> bool {
@@ -258,6 +275,49 @@ async fn silence_is_no_consent_until_whoever_is_silent_has_left() {
     publisher.sees(3).await;
     joined.control.leave().await;
     publisher.sees(2).await;
+}
+
+/// Rows were checked once, before the fleet was asked to compile the set, which may take half a minute.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_written_while_a_set_is_prepared_is_checked_at_its_commit() {
+    let server = Server::start(ServerKind::Redis70);
+    let (publisher, _) = fleet(&server, &[]).await;
+    let first = publisher.publish(SET, PublishOptions::default()).await.unwrap();
+    let mute = mute(&publisher, &server);
+    let publish_while = async |options: PublishOptions, rows: &[(&str, &str)]| {
+        mute.report(|_| {}).await;
+        publisher.sees(2).await;
+        let meanwhile = async {
+            eventually("the request for votes", async || {
+                !requests(&publisher.control.parts).await.unwrap().is_empty()
+            })
+            .await;
+            for (merchant, terms) in rows {
+                publisher.set_row(merchant, terms).await;
+            }
+            mute.report(|status| status.left = true).await;
+        };
+        tokio::join!(publisher.publish(WINDOW_SET, options), meanwhile).0
+    };
+    match publish_while(PublishOptions::default(), &[("m_1", "9/min burst 20")]).await {
+        Err(ControlError::RowsInvalid(rows)) => assert_eq!(rows[0].subject["merchant"], "m_1"),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(publisher.control.live().version, first.version);
+    // What does not fit by then is deleted, and not what has come to fit.
+    let dropping = PublishOptions {
+        drop_rows: true,
+        ..PublishOptions::default()
+    };
+    let rows = [("m_1", "8/min"), ("m_2", "9/min"), ("m_2", "9/min burst 20")];
+    let published = publish_while(dropping, &rows).await.unwrap();
+    publisher
+        .control
+        .wait_applied(published.revision, Duration::from_secs(20))
+        .await;
+    let tables = &publisher.control.parts.tables;
+    let kept: Vec<String> = tables.all().0.into_iter().map(|row| row.terms).collect();
+    assert_eq!(kept, ["8/min"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -76,6 +76,7 @@ async fn delete_expired(database: &Database, now: u64) -> DatabaseResult<Option<
         conditions: conditions.collect(),
         changes: changes.collect(),
         rules: Vec::new(),
+        row_check: None,
         action: Some("row.expire".to_owned()),
     };
     match database.commit(request).await {
@@ -223,6 +224,7 @@ mod tests {
             conditions: Vec::new(),
             changes: vec![until("m_1", 50), until("m_2", 51), until("m_3", 0), until("m_4", 40)],
             rules: Vec::new(),
+            row_check: None,
             action: None,
         };
         database.commit(request).await.unwrap();

@@ -244,6 +244,7 @@ async fn a_live_version_that_cannot_be_used_here_is_rolled_back() {
         conditions: Vec::new(),
         changes: vec![ChangeBody::Publish { version, digest }],
         rules: Vec::new(),
+        row_check: None,
         action: None,
     };
     let committed = database.commit(request).await.unwrap();

@@ -1,20 +1,20 @@
 //! Checking, planning and publishing sets of files.
 
 use super::{CheckedSet, PlannedSet, PublishOptions, PublishSet, Published, commit};
-use crate::control::database::{CommitRequest, Database, ItemCondition, ItemKey, NewVersion, RuleChange};
+use crate::control::database::{CommitRequest, Database, ItemCondition, ItemKey, NewVersion, RowCheck, RuleChange};
 use crate::control::layers::{ControlParts, PreparedSet};
 use crate::control::model::{Author, ChangeBody, Digest, Precondition, SetFile, VersionMeta, VersionState};
 use crate::control::plan::{ChangePlan, FORMAT, PlanOp};
 use crate::control::state::{LiveState, RejectedRow, RuleLayer};
-use crate::control::tables::RowTables;
+use crate::control::tables::{RowTables, row_edit};
 use crate::control::{ControlError, ControlResult, SetProblem, chain, fleet, layers};
 use crate::rule_source::{ConfigSnapshot, MANAGED_PREFIX, path_problem};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use tokio::task::JoinError;
 use tokio::time::Instant;
 use tollgate_limiter::core::problem::Problem;
-use tollgate_limiter::core::rules::RuleSet;
+use tollgate_limiter::core::rules::{RowEdit, RowProblem, RuleSet};
 
 /// A set that this instance can use.
 pub(super) struct ReadySet {
@@ -183,9 +183,9 @@ pub(super) async fn publish_set(
             ..Published::default()
         });
     }
-    let dropped = invalid_rows(parts, &set.rules);
-    if !dropped.is_empty() && !options.drop_rows {
-        return Err(ControlError::RowsInvalid(dropped));
+    let rows = TriedRows::new(parts, &set.rules, live.revision());
+    if !rows.invalid.is_empty() && !options.drop_rows {
+        return Err(ControlError::RowsInvalid(rows.invalid));
     }
     if options.dry_run {
         return Ok(Published {
@@ -230,11 +230,10 @@ pub(super) async fn publish_set(
     }
     let prepared_ms = elapsed_ms(started);
     *parts.prepared() = Some(set.into_prepared());
-    let mut changes: Vec<ChangeBody> = dropped.into_iter().map(deletion).collect();
-    changes.push(ChangeBody::Publish {
+    let publish = ChangeBody::Publish {
         version: number,
         digest,
-    });
+    };
     // Rows may change meanwhile; the set may not.
     let guard = ItemCondition {
         item: ItemKey::Set,
@@ -253,8 +252,9 @@ pub(super) async fn publish_set(
     let request = CommitRequest {
         author,
         conditions: vec![condition, guard],
-        changes,
+        changes: rows.changes(&publish),
         rules,
+        row_check: Some(rows.into_check(parts, publish, options.drop_rows)),
         action: options.source.starts_with("rollback").then(|| "rollback".to_owned()),
     };
     let committed = commit(parts, request).await?;
@@ -404,10 +404,77 @@ fn check_set_condition(live: &LiveState, item: &ItemKey, options: &PublishOption
     }
 }
 
-/// The rows that a set cannot use. Those that no set could are left out: they are reported already.
-fn invalid_rows(parts: &ControlParts, rules: &RuleSet) -> Vec<RejectedRow> {
-    let (_, edits, problems) = parts.tables.amended(rules);
-    let rows = RowTables::rejected_by(&edits, &problems);
+/// A set with the rows of one moment, and those that it cannot use.
+struct TriedRows {
+    /// The revision of the rows, or one before it.
+    since: u64,
+    amended: RuleSet,
+    invalid: Vec<RejectedRow>,
+}
+
+impl TriedRows {
+    /// Tries the rows that are applied. They are those of the revision, or newer ones.
+    fn new(parts: &ControlParts, rules: &RuleSet, revision: u64) -> Self {
+        let (amended, edits, problems) = parts.tables.amended(rules);
+        Self {
+            since: revision,
+            amended,
+            invalid: new_problems(parts, &edits, &problems),
+        }
+    }
+
+    /// The deletion of the rows that do not fit, and the publish.
+    fn changes(&self, publish: &ChangeBody) -> Vec<ChangeBody> {
+        let deletions = self.invalid.iter().cloned().map(deletion);
+        deletions.chain([publish.clone()]).collect()
+    }
+
+    /// The check of rows that are written until the commit.
+    fn into_check(self, parts: &Arc<ControlParts>, publish: ChangeBody, drop_rows: bool) -> RowCheck {
+        let parts = Arc::clone(parts);
+        RowCheck {
+            since: self.since,
+            judge: Arc::new(move |written: &[ChangeBody]| {
+                let invalid = self.invalid_after(&parts, written);
+                match invalid.is_empty() || drop_rows {
+                    true => Ok(invalid.into_iter().map(deletion).chain([publish.clone()]).collect()),
+                    false => Err(invalid),
+                }
+            }),
+        }
+    }
+
+    /// The rows that the set cannot use after these changes. Of several changes of one row the last counts.
+    fn invalid_after(&self, parts: &ControlParts, written: &[ChangeBody]) -> Vec<RejectedRow> {
+        let mut last = BTreeMap::new();
+        for change in written {
+            if let ChangeBody::Row {
+                domain,
+                rule,
+                subject,
+                terms,
+                ..
+            } = change
+            {
+                last.insert((domain, rule, subject), terms.as_deref());
+            }
+        }
+        let edits: Vec<RowEdit> = last
+            .iter()
+            .map(|((domain, rule, subject), terms)| row_edit(domain, rule, subject, *terms))
+            .collect();
+        let (_, mut problems) = self.amended.amend(&edits);
+        problems.retain(|problem| edits.get(problem.index).is_some_and(|edit| edit.terms.is_some()));
+        let is_unchanged = |row: &&RejectedRow| !last.contains_key(&(&row.domain, &row.rule, &row.subject));
+        let mut invalid: Vec<RejectedRow> = self.invalid.iter().filter(is_unchanged).cloned().collect();
+        invalid.extend(new_problems(parts, &edits, &problems));
+        invalid
+    }
+}
+
+/// The rows of edits with problems. Those that no set could use are left out: they are reported already.
+fn new_problems(parts: &ControlParts, edits: &[RowEdit], problems: &[RowProblem]) -> Vec<RejectedRow> {
+    let rows = RowTables::rejected_by(edits, problems);
     let is_new = |row: &RejectedRow| parts.tables.row_error(&row.domain, &row.rule, &row.subject).is_none();
     rows.into_iter().filter(is_new).collect()
 }

@@ -45,6 +45,7 @@ pub(in crate::control) async fn write_rows(
         conditions,
         changes: changes.collect(),
         rules: Vec::new(),
+        row_check: None,
         action: None,
     };
     let committed = commit(parts, request).await?;
@@ -95,6 +96,7 @@ pub(in crate::control) async fn write_attributes(
         conditions,
         changes: changes.collect(),
         rules: Vec::new(),
+        row_check: None,
         action: None,
     };
     let committed = commit(parts, request).await?;

@@ -5,7 +5,7 @@ use crate::control::database::connection::parameters;
 use crate::control::database::error::{DatabaseError, DatabaseResult, StaleItem};
 use crate::control::database::query::{PARAMETERS, value_rows};
 use crate::control::database::requests::{
-    CommitRequest, Committed, IdempotencyKey, ItemCondition, ItemKey, RuleChange,
+    CommitRequest, Committed, IdempotencyKey, ItemCondition, ItemKey, RowCheck, RuleChange,
 };
 use crate::control::database::{access, attributes, rows, versions};
 use crate::control::model::{Author, ChangeBody, Digest, LoggedChange, Precondition};
@@ -15,19 +15,26 @@ mod batch;
 
 /// Rows and attributes in one change.
 const BATCH: usize = 500;
+/// Changes of the log in one read.
+const CHANGES_PER_READ: u64 = 1_000;
 
 /// Commits one request.
 pub(super) async fn commit(ledger: &mut Ledger, request: &CommitRequest) -> DatabaseResult<Committed> {
     for condition in &request.conditions {
         check(ledger, condition).await?;
     }
+    let judged = match &request.row_check {
+        Some(row_check) => judge_rows(ledger, row_check).await?,
+        None => None,
+    };
+    let requested = judged.as_deref().unwrap_or(&request.changes);
     // All that can be refused is refused before the first write.
-    for change in &request.changes {
+    for change in requested {
         check_change(ledger, change).await?;
     }
     let mut changes = Vec::new();
     let mut unchanged = 0;
-    let mut rest = request.changes.as_slice();
+    let mut rest = requested;
     while let Some(first) = rest.first() {
         if is_batched(first) {
             let length = rest.iter().take(BATCH).take_while(|change| is_batched(change)).count();
@@ -125,6 +132,45 @@ async fn check_change(ledger: &mut Ledger, change: &ChangeBody) -> DatabaseResul
         ChangeBody::Batch { .. } | ChangeBody::Anchor { .. } => Err(DatabaseError::Invalid(
             "a commit has rows, attributes and publishes only".to_owned(),
         )),
+    }
+}
+
+/// The changes to be committed, after a check of the rows written since; none: there are no such rows.
+async fn judge_rows(ledger: &mut Ledger, row_check: &RowCheck) -> DatabaseResult<Option<Vec<ChangeBody>>> {
+    // Locked: nothing is written until the commit.
+    let head = ledger.head().await?.revision;
+    let mut since = row_check.since;
+    let mut written = Vec::new();
+    while since < head {
+        let sql = "SELECT revision, kind, body FROM change WHERE revision > $1 ORDER BY revision LIMIT $2";
+        let found = ledger
+            .connection
+            .fetch(sql, parameters![since, CHANGES_PER_READ])
+            .await?;
+        let before = since;
+        for row in &found {
+            if row.number(0)? != since + 1 {
+                break;
+            }
+            since += 1;
+            if ["row", "batch"].contains(&row.text(1)?.as_str()) {
+                match row.parsed(2, |text| serde_json::from_str(text).ok())? {
+                    ChangeBody::Batch { changes } => written.extend(changes),
+                    change => written.push(change),
+                }
+            }
+        }
+        if since == before {
+            let text = format!("revision {} is not in the log of changes; try again", since + 1);
+            return Err(DatabaseError::Unavailable(text));
+        }
+    }
+    written.retain(|change| matches!(change, ChangeBody::Row { .. }));
+    match written.is_empty() {
+        true => Ok(None),
+        false => (row_check.judge)(&written)
+            .map(Some)
+            .map_err(DatabaseError::RowsInvalid),
     }
 }
 
