@@ -231,7 +231,7 @@ impl<'r, K: FnMut(CounterId, &[&[u8]]) -> String> TraceBuilder<'_, 'r, K> {
         parts: &[&[u8]],
     ) -> MatchedRule<'r> {
         let variant = rule.variant_of(parts);
-        let (terms, origin) = self.rules.terms(rule, index, variant, self.attempt);
+        let (terms, origin) = self.rules.terms((rule, index), variant, self.attempt, parts);
         let is_of_rule = |ruling: &&Ruling<'r>| std::ptr::eq(ruling.rule, rule);
         let count = self.rulings.iter().take_while(is_of_rule).count();
         let (rulings, others) = self.rulings.split_at_checked(count).unwrap_or_default();

@@ -165,7 +165,7 @@ impl<'r, K> Plan<'r, K> {
         key: &mut impl FnMut(CounterId, &[&[u8]]) -> K,
     ) {
         let variant = rule.variant_of(parts);
-        let (terms, _) = rules.terms(rule, index, variant, attempt);
+        let (terms, _) = rules.terms((rule, index), variant, attempt, parts);
         let (cost, validity) = rule.cost(attempt);
         self.invalid_costs += u32::from(validity == CostValidity::Invalid);
         let line = |window, charge| Line {

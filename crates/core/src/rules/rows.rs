@@ -104,17 +104,18 @@ impl RuleSet {
         own.chain(added.filter(|(id, spec)| self.rows.rules.find(spec.rule).is_some_and(|rows| rows.is_used(*id))))
     }
 
-    /// Returns the terms of a rule for an attempt and their origin. `index` is that of the rule in this set.
+    /// Returns the terms of a rule for an attempt and their origin. `index` is that of the rule in this set, and `parts` are those of the
+    /// attempt's subject.
     #[inline]
     pub(in crate::rules) fn terms<'r>(
         &'r self,
-        rule: &'r Rule,
-        index: u32,
+        (rule, index): (&'r Rule, u32),
         variant: Variant,
         attempt: &Attempt<'_>,
+        parts: &[&[u8]],
     ) -> (&'r Terms, LimitOrigin<'r>) {
         if !self.rows.table.is_empty()
-            && let Some((terms, subject)) = self.rows.find(index, variant, attempt)
+            && let Some((terms, subject)) = self.rows.find(index, variant, attempt, parts)
         {
             return (terms, LimitOrigin::Row(subject));
         }
@@ -125,13 +126,24 @@ impl RuleSet {
 impl Rows {
     /// Returns the terms of the row that applies to an attempt. One matching value of several is enough.
     #[inline(never)]
-    fn find<'r>(&'r self, rule: u32, variant: Variant, attempt: &Attempt<'_>) -> Option<(&'r Terms, RowSubject<'r>)> {
+    fn find<'r>(
+        &'r self,
+        rule: u32,
+        variant: Variant,
+        attempt: &Attempt<'_>,
+        parts: &[&[u8]],
+    ) -> Option<(&'r Terms, RowSubject<'r>)> {
         let rows = self.rules.find(rule)?;
         rows.sets.iter().find_map(|set| {
             let prefix = key_prefix(rule, set.number);
-            let (values, terms) = match &*set.attributes {
-                [dimension] => self.find_single(prefix, dimension, attempt)?,
-                attributes => {
+            let (values, terms) = match (&*set.attributes, parts) {
+                // Rows name what the rule counts by, and the attempt has one value of it: it was found for the counter already.
+                ([_], [value]) if set.is_per => {
+                    let (values, terms) = self.table.find(prefix, value)?;
+                    (values, terms.as_ref()?)
+                }
+                ([dimension], _) => self.find_single(prefix, dimension, attempt)?,
+                (attributes, _) => {
                     let (mut key, mut tries) = (RowKey::new(), COMBINATIONS_MAX);
                     self.search(prefix, attributes, &mut key, attempt, &mut tries)?
                 }

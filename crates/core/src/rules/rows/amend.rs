@@ -149,7 +149,7 @@ impl<'e> Amendment<'e> {
         self.check_space()?;
         let number = self
             .rule_rows(target.index)
-            .and_then(|rows| rows.add_row(attributes, SETS_MAX));
+            .and_then(|rows| rows.add_row(attributes, &target.rule.per, SETS_MAX));
         let Some(number) = number else {
             return Err(ValueError::new(
                 format!(

@@ -29,6 +29,8 @@ pub(super) struct RowSet {
     pub(super) attributes: Arc<[Dimension]>,
     /// Its number in keys, unique in its rule.
     pub(super) number: u8,
+    /// True if they are those that the rule counts by.
+    pub(super) is_per: bool,
     /// The number of rows with these attributes.
     pub(super) rows: u32,
 }
@@ -72,7 +74,7 @@ impl RuleRows {
     }
 
     /// Counts a row of these attributes and returns the number of their set. None if there are too many sets.
-    pub(super) fn add_row(&mut self, attributes: &[Dimension], sets_max: usize) -> Option<u8> {
+    pub(super) fn add_row(&mut self, attributes: &[Dimension], per: &[Dimension], sets_max: usize) -> Option<u8> {
         if let Some(set) = self.sets.iter_mut().find(|set| *set.attributes == *attributes) {
             set.rows = set.rows.saturating_add(1);
             return Some(set.number);
@@ -84,6 +86,7 @@ impl RuleRows {
         self.sets.push(RowSet {
             attributes: attributes.into(),
             number,
+            is_per: *attributes == *per,
             rows: 1,
         });
         self.sets

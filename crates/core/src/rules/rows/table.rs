@@ -21,7 +21,8 @@ pub(in crate::rules) struct Table<V> {
 /// Some entries, sorted by their hash.
 #[derive(Clone)]
 struct Shard<V> {
-    /// Apart from the entries, so that a search touches few cache lines.
+    /// Those of the entries, after as many zeros and before as many of the greatest hash as [`PADDING`], so that a window around any index
+    /// exists. Apart from the entries, so that a search touches few cache lines.
     hashes: Vec<u32>,
     entries: Vec<Entry<V>>,
 }
@@ -37,6 +38,9 @@ struct Entry<V> {
 /// The number of shards: at 100,000 entries a change copies about a hundred of them.
 const SHARDS: usize = 1 << SHARD_BITS;
 const SHARD_BITS: u32 = 10;
+/// The number of hashes that a look-up compares. Of a hundred entries one in five hundred is farther from its expected index than half of them.
+const WINDOW: usize = 32;
+const PADDING: usize = WINDOW / 2;
 
 impl<V> Table<V> {
     /// The number of entries.
@@ -56,7 +60,7 @@ impl<V> Table<V> {
     pub(in crate::rules) fn find(&self, prefix: u64, key: &[u8]) -> Option<(&[u8], &V)> {
         let (shard, hash) = self.hash(prefix, key);
         let shard = self.shards.get(shard)?;
-        let entry = shard.entries.get(shard.find(hash, prefix, key).ok()?)?;
+        let entry = shard.entries.get(shard.find(hash, prefix, key)?)?;
         Some((entry.key.bytes(), &entry.value))
     }
 
@@ -71,17 +75,11 @@ impl<V> Table<V> {
                 for word in key.as_chunks().0 {
                     hash = folded_product(hash ^ u64::from_le_bytes(*word), factor);
                 }
-                *last
+                u64::from_le_bytes(*last)
             }
-            None => {
-                let mut last = [0; 8];
-                if let Some(bytes) = last.get_mut(..key.len()) {
-                    bytes.copy_from_slice(key);
-                }
-                last
-            }
+            None => short_word(key),
         };
-        let hash = folded_product(folded_product(hash ^ u64::from_le_bytes(last), factor), factor);
+        let hash = folded_product(folded_product(hash ^ last, factor), factor);
         let shard = hash >> (u64::BITS - SHARD_BITS);
         (shard as usize, hash as u32)
     }
@@ -91,13 +89,8 @@ impl<V: Clone> Table<V> {
     /// Sets the value of a key and returns the one before.
     pub(in crate::rules) fn insert(&mut self, prefix: u64, key: &[u8], value: V) -> Option<V> {
         if self.shards.is_empty() {
-            let empty = || {
-                Arc::new(Shard {
-                    hashes: Vec::new(),
-                    entries: Vec::new(),
-                })
-            };
-            self.shards = std::iter::repeat_with(empty).take(SHARDS).collect();
+            // One for all, until the first entry.
+            self.shards = std::iter::repeat_n(Arc::default(), SHARDS).collect();
         }
         let (shard, hash) = self.hash(prefix, key);
         let before = self.shard_mut(shard)?.insert(hash, prefix, key, value);
@@ -107,16 +100,14 @@ impl<V: Clone> Table<V> {
 
     /// Removes a key and returns its value.
     pub(in crate::rules) fn remove(&mut self, prefix: u64, key: &[u8]) -> Option<V> {
-        let (shard, hash) = self.hash(prefix, key);
-        let index = self.shards.get(shard)?.find(hash, prefix, key).ok()?;
-        let shard = self.shard_mut(shard)?;
-        shard.hashes.remove(index);
-        let before = shard.entries.remove(index).value;
+        let (index, hash) = self.hash(prefix, key);
+        self.shards.get(index)?.find(hash, prefix, key)?;
+        let before = self.shard_mut(index)?.remove(hash, prefix, key);
         self.length -= 1;
         if self.length == 0 {
             self.shards = Arc::default();
         }
-        Some(before)
+        before
     }
 
     /// A shard, copied if it is shared.
@@ -126,13 +117,39 @@ impl<V: Clone> Table<V> {
 }
 
 impl<V> Shard<V> {
-    /// The index of a key, or the one to insert it at.
+    /// The index of a key.
+    ///
+    /// Hashes are spread evenly, so that a key's index is near the one that its hash suggests. All hashes around it are compared, without a
+    /// branch for each: a search that goes from one to the next takes as long as its branches are mispredicted.
     #[inline]
-    fn find(&self, hash: u32, prefix: u64, key: &[u8]) -> Result<usize, usize> {
-        let hash_at = |index: usize| self.hashes.get(index).copied();
-        // Hashes are spread evenly, so that it is near.
-        let guess = (u64::from(hash) * self.hashes.len() as u64) >> u32::BITS;
-        let mut index = guess as usize;
+    fn find(&self, hash: u32, prefix: u64, key: &[u8]) -> Option<usize> {
+        let guess = guess(hash, self.entries.len());
+        if let Some(window @ [first, .., last]) = self.hashes.get(guess..).and_then(<[u32]>::first_chunk::<WINDOW>)
+            && *first < hash
+            && hash < *last
+        {
+            let same = window.iter().zip(0..).fold(0_u32, |same, (at, bit)| {
+                let is_same = u32::from(*at == hash);
+                same | is_same << bit
+            });
+            let mut rest = same;
+            while rest != 0 {
+                let index = (guess + rest.trailing_zeros() as usize).wrapping_sub(PADDING);
+                if self.entries.get(index).is_some_and(|entry| entry.key.is(prefix, key)) {
+                    return Some(index);
+                }
+                rest &= rest - 1;
+            }
+            return None;
+        }
+        self.search(hash, prefix, key).ok()
+    }
+
+    /// The index of a key, or the one to insert it at.
+    fn search(&self, hash: u32, prefix: u64, key: &[u8]) -> Result<usize, usize> {
+        let length = self.entries.len();
+        let hash_at = |index: usize| self.hashes.get(index + PADDING).copied().filter(|_| index < length);
+        let mut index = guess(hash, length);
         while index > 0 && hash_at(index - 1).is_some_and(|before| before >= hash) {
             index -= 1;
         }
@@ -149,24 +166,62 @@ impl<V> Shard<V> {
     }
 
     fn insert(&mut self, hash: u32, prefix: u64, key: &[u8], value: V) -> Option<V> {
-        match self.find(hash, prefix, key) {
+        match self.search(hash, prefix, key) {
             Ok(index) => {
                 let entry = self.entries.get_mut(index)?;
                 Some(std::mem::replace(&mut entry.value, value))
             }
             Err(index) => {
                 // Not doubled: there are a thousand shards, and all would have space for twice as many.
-                if self.hashes.len() == self.hashes.capacity() {
-                    let more = self.hashes.len() / 8 + 4;
+                if self.entries.len() == self.entries.capacity() {
+                    let more = self.entries.len() / 8 + 4;
                     self.hashes.reserve_exact(more);
                     self.entries.reserve_exact(more);
                 }
-                self.hashes.insert(index, hash);
+                self.hashes.insert(index + PADDING, hash);
                 let key = TableKey::new(prefix, key);
                 self.entries.insert(index, Entry { key, value });
                 None
             }
         }
+    }
+
+    /// Removes a key and returns its value.
+    fn remove(&mut self, hash: u32, prefix: u64, key: &[u8]) -> Option<V> {
+        let index = self.search(hash, prefix, key).ok()?;
+        self.hashes.remove(index + PADDING);
+        Some(self.entries.remove(index).value)
+    }
+}
+
+impl<V> Default for Shard<V> {
+    fn default() -> Self {
+        let hashes = [0; PADDING].into_iter().chain([u32::MAX; PADDING]);
+        Self {
+            hashes: hashes.collect(),
+            entries: Vec::new(),
+        }
+    }
+}
+
+/// The index that a hash has if all are spread evenly.
+#[inline]
+const fn guess(hash: u32, length: usize) -> usize {
+    ((hash as u64 * length as u64) >> u32::BITS) as usize
+}
+
+/// The bytes of a key of less than eight, with its length enough to tell it from others. Read without a copy, whose length would have to be
+/// a variable.
+#[inline]
+fn short_word(key: &[u8]) -> u64 {
+    if let (Some(first), Some(last)) = (key.first_chunk(), key.last_chunk()) {
+        return u64::from(u32::from_le_bytes(*first)) | u64::from(u32::from_le_bytes(*last)) << 32;
+    }
+    match *key {
+        [one] => one.into(),
+        [one, two] => u16::from_le_bytes([one, two]).into(),
+        [one, two, three] => u32::from_le_bytes([one, two, three, 0]).into(),
+        _ => 0,
     }
 }
 
@@ -274,16 +329,12 @@ mod tests {
         for number in 0..100_000 {
             table.insert(1, format!("merchant_{number}").as_bytes(), ());
         }
-        let longest = table.shards.iter().map(|shard| shard.hashes.len()).max();
+        let longest = table.shards.iter().map(|shard| shard.entries.len()).max();
         assert!(longest < Some(200), "{longest:?} entries in a shard, of 98 on average");
         let distances = table.shards.iter().flat_map(|shard| {
-            let length = shard.hashes.len() as u64;
-            let guess = move |hash: u32| ((u64::from(hash) * length) >> u32::BITS) as usize;
-            shard
-                .hashes
-                .iter()
-                .enumerate()
-                .map(move |(index, hash)| guess(*hash).abs_diff(index))
+            let hashes = shard.hashes.iter().skip(PADDING).take(shard.entries.len());
+            let at = |hash: u32| guess(hash, shard.entries.len());
+            hashes.enumerate().map(move |(index, hash)| at(*hash).abs_diff(index))
         });
         let total: usize = distances.sum();
         assert!(total < 100_000 * 10, "{total} steps for all");
