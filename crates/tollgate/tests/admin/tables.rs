@@ -130,6 +130,68 @@ fn rows_that_cannot_be_are_refused_with_problems() {
     put("/v1/override?merchant=m_2", &json!({ "terms": "5/min" })).refused(400, "malformed");
 }
 
+/// What one way in accepts and another one, or the rules, do not would be acknowledged and then have no effect.
+#[test]
+fn rows_and_attributes_beyond_their_bounds_are_refused_by_every_way_in() {
+    let server = AdminServer::start();
+    let text = |length: usize| "x".repeat(length);
+    let subject = |count: usize| -> Value {
+        let pairs = (0..count).map(|number| (format!("a{number}"), json!("v")));
+        Value::Object(pairs.collect())
+    };
+    let named = |name: String, value: String| Value::Object([(name, json!(value))].into_iter().collect());
+    let refuse = |put: (&str, Value), import: (&str, Value), expected: &str| {
+        let (target, body) = put;
+        let single = server.by_admin("PUT", target).if_absent().json(&body);
+        let (target, line) = import;
+        let several = server.by_admin("POST", target).body(line.to_string());
+        for request in [single, several] {
+            let problem = request.refused(422, "invalid")["problems"][0].clone();
+            let said = format!("{} {}", problem["text"], problem["hint"]);
+            assert!(said.contains(expected), "`{expected}` is not in {said}");
+        }
+    };
+    for (subject, terms, note, expected) in [
+        (subject(9), text(3), String::new(), "1 to 8 attributes"),
+        (named(text(257), text(1)), text(3), String::new(), "256 bytes"),
+        (
+            named("merchant".to_owned(), text(1_025)),
+            text(3),
+            String::new(),
+            "1024",
+        ),
+        (subject(1), text(1_025), String::new(), "1024"),
+        (subject(1), "5/min".to_owned(), text(501), "500 bytes"),
+    ] {
+        let target = format!("/v1/override?rule=plan&subject={}", encoded(&subject.to_string()));
+        let body = json!({ "terms": terms, "note": note });
+        let row = json!({ "rule": "plan", "subject": subject, "terms": terms, "note": note });
+        refuse((&target, body), ("/v1/overrides/import", row), expected);
+        // A row without a rule has the same bounds.
+        let target = target.replace("rule=plan", "rule=nowhere");
+        let body = json!({ "terms": terms, "note": note, "allow_orphan": true });
+        let orphan = server.by_admin("PUT", &target).if_absent().json(&body);
+        orphan.refused(422, "invalid");
+    }
+    for (source, subject, name, value, expected) in [
+        (text(257), text(1), text(1), text(1), "256 bytes"),
+        (text(1), text(1_025), text(1), text(1), "1024"),
+        (text(1), text(1), text(257), text(1), "256 bytes"),
+        (text(1), text(1), text(1), text(1_025), "1024"),
+        (text(1), text(1), text(1), String::new(), "without control characters"),
+    ] {
+        let target = format!("/v1/attribute?source={source}&subject={subject}&name={name}");
+        let line = json!({ "source": source, "subject": subject, "name": name, "value": value });
+        refuse(
+            (&target, json!({ "value": value })),
+            ("/v1/attributes/import", line),
+            expected,
+        );
+    }
+    assert_eq!(server.get("/v1/overrides").expect(200).json()["items"], json!([]));
+    assert_eq!(server.get("/v1/attributes").expect(200).json()["items"], json!([]));
+}
+
 #[test]
 fn rows_are_listed_in_pages_and_filtered_on_the_server() {
     for storage in Storage::both() {

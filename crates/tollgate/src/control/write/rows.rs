@@ -228,7 +228,7 @@ fn row_problem(row: &RowWrite) -> Option<SetProblem> {
         || row.subject.keys().any(|name| is_bad(name, NAME_MAX))
         || row.subject.values().any(|value| value.len() > VALUE_MAX);
     if is_bad_subject {
-        let text = "a subject has 1 to 16 attributes, with names up to 256 bytes and values up to 1024";
+        let text = "a subject has 1 to 8 attributes, with names up to 256 bytes and values up to 1024";
         return Some(SetProblem::error(text).with_hint("write for example `merchant=m_42`"));
     }
     if row.note.len() > NOTE_MAX || row.terms.as_ref().is_some_and(|terms| terms.len() > VALUE_MAX) {
@@ -290,6 +290,7 @@ const PROBLEMS_MAX: usize = 1_000;
 const NAME_MAX: usize = 256;
 const VALUE_MAX: usize = 1_024;
 const NOTE_MAX: usize = 500;
-const SUBJECT_MAX: usize = 16;
+/// As many as an override in a file may name.
+const SUBJECT_MAX: usize = 8;
 /// Short: the follower applies at most ten times a second, and a write must not wait for its turn.
 const APPLY_WAIT: Duration = Duration::from_millis(5);
