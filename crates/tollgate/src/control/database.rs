@@ -144,7 +144,7 @@ impl Database {
     async fn list<T>(
         &self,
         sql: impl SqlSafeStr,
-        parameters: &[Parameter],
+        parameters: &[Parameter<'_>],
         decode: impl Fn(&ResultRow) -> DatabaseResult<T>,
     ) -> DatabaseResult<Vec<T>> {
         let found = within(DEADLINE, async {

@@ -3,8 +3,9 @@
 use super::Database;
 use super::connection::{Connection, Parameter, ResultRow, parameters};
 use super::error::{DatabaseError, DatabaseResult};
-use super::query::{PARAMETERS, Select, contains, one_of_keys, value_rows};
+use super::query::{LISTED_PARAMETERS, PARAMETERS, Select, contains, one_of_keys, value_rows};
 use super::requests::{AttributeFilter, AttributeKey};
+use super::rows::key_parameters;
 use super::writer::ledger::ITEMS_MAX;
 use crate::control::model::SubjectAttribute;
 use sqlx::AssertSqlSafe;
@@ -68,17 +69,20 @@ pub(super) async fn all_attributes(connection: &mut Connection) -> DatabaseResul
     found.iter().map(attribute_of).collect()
 }
 
+/// The key of an attribute as the table has it: source, subject and name.
+pub(super) type AttributeKeyText<'k> = [&'k str; 3];
+
 /// The attributes with these keys.
 pub(super) async fn find_attributes(
     connection: &mut Connection,
-    keys: &[AttributeKey],
+    keys: &[AttributeKeyText<'_>],
 ) -> DatabaseResult<Vec<SubjectAttribute>> {
     let mut attributes = Vec::new();
-    for keys in keys.chunks(PARAMETERS / 3) {
+    for keys in keys.chunks(LISTED_PARAMETERS / 3) {
         let sql = format!(
             "WITH wanted (wanted_source, wanted_subject, wanted_name) AS (VALUES {}) {COLUMNS}
              JOIN wanted ON source = wanted_source AND subject = wanted_subject AND name = wanted_name",
-            value_rows(keys.len(), 3)
+            value_rows(connection.placeholder(), keys.len(), 3)
         );
         for row in connection.fetch(AssertSqlSafe(sql), &key_parameters(keys)).await? {
             attributes.push(attribute_of(&row)?);
@@ -87,43 +91,37 @@ pub(super) async fn find_attributes(
     Ok(attributes)
 }
 
-/// Writes these attributes over those with the same keys. Each key appears once.
+/// Writes these attributes, with their values, over those with the same keys. Each key appears once.
 pub(super) async fn upsert_attributes(
     connection: &mut Connection,
-    attributes: &[SubjectAttribute],
+    attributes: &[(AttributeKeyText<'_>, &str)],
+    revision: u64,
+    actor: &str,
 ) -> DatabaseResult<()> {
-    for attributes in attributes.chunks(PARAMETERS / 6) {
-        upsert(connection, attributes).await?;
+    for attributes in attributes.chunks(LISTED_PARAMETERS / 6) {
+        let sql = format!(
+            "INSERT INTO subject_attribute (source, subject, name, value, revision, actor) VALUES {}
+             ON CONFLICT (source, subject, name) DO UPDATE SET value = excluded.value, revision = excluded.revision,
+             actor = excluded.actor",
+            value_rows(connection.placeholder(), attributes.len(), 6)
+        );
+        let parameters: Vec<Parameter<'_>> = attributes
+            .iter()
+            .flat_map(|([source, subject, name], value)| {
+                let texts = [*source, *subject, *name, *value].map(Parameter::from);
+                texts.into_iter().chain([revision.into(), actor.into()])
+            })
+            .collect();
+        connection.execute(AssertSqlSafe(sql), &parameters).await?;
     }
     Ok(())
 }
 
-async fn upsert(connection: &mut Connection, attributes: &[SubjectAttribute]) -> DatabaseResult<()> {
-    let sql = format!(
-        "INSERT INTO subject_attribute (source, subject, name, value, revision, actor) VALUES {}
-         ON CONFLICT (source, subject, name) DO UPDATE SET value = excluded.value, revision = excluded.revision,
-         actor = excluded.actor",
-        value_rows(attributes.len(), 6)
-    );
-    let parameters: Vec<Parameter> = attributes
-        .iter()
-        .flat_map(|attribute| -> [Parameter; 6] {
-            [
-                (&attribute.source).into(),
-                (&attribute.subject).into(),
-                (&attribute.name).into(),
-                (&attribute.value).into(),
-                attribute.revision.into(),
-                (&attribute.actor).into(),
-            ]
-        })
-        .collect();
-    connection.execute(AssertSqlSafe(sql), &parameters).await?;
-    Ok(())
-}
-
 /// Deletes the attributes with these keys.
-pub(super) async fn delete_attributes(connection: &mut Connection, keys: &[AttributeKey]) -> DatabaseResult<()> {
+pub(super) async fn delete_attributes(
+    connection: &mut Connection,
+    keys: &[AttributeKeyText<'_>],
+) -> DatabaseResult<()> {
     for keys in keys.chunks(PARAMETERS / 3) {
         let sql = format!(
             "DELETE FROM subject_attribute WHERE {}",
@@ -135,12 +133,6 @@ pub(super) async fn delete_attributes(connection: &mut Connection, keys: &[Attri
 }
 
 const COLUMNS: &str = "SELECT source, subject, name, value, revision, actor FROM subject_attribute";
-
-fn key_parameters(keys: &[AttributeKey]) -> Vec<Parameter> {
-    keys.iter()
-        .flat_map(|key| parameters![&key.source, &key.subject, &key.name].to_vec())
-        .collect()
-}
 
 fn attribute_of(row: &ResultRow) -> DatabaseResult<SubjectAttribute> {
     Ok(SubjectAttribute {

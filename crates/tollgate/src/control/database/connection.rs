@@ -1,13 +1,15 @@
 //! The two kinds of database behind one interface: a transaction that executes and fetches.
 //!
 //! Nothing is opened before the first call, and nothing is created before the first write. Parameters are `$1`, `$2`, …, which both
-//! databases read. Columns are `BIGINT` or `TEXT` and never null, so a row needs no other types.
+//! databases read; only lists of rows have another form for SQLite. Columns are `BIGINT` or `TEXT` and never null, so a row needs no other types.
 
 use super::error::{DatabaseError, DatabaseResult};
+use super::query::Placeholder;
 use sqlx::pool::PoolOptions;
 use sqlx::postgres::{PgConnectOptions, PgListener, PgRow};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteRow, SqliteSynchronous};
 use sqlx::{ConnectOptions, Connection as _, Pool, Postgres, Row as _, SqlSafeStr, Sqlite, Transaction};
+use std::borrow::Cow;
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -54,9 +56,9 @@ pub(super) enum ResultRow {
 
 /// A parameter of a statement.
 #[derive(Clone, Debug)]
-pub(super) enum Parameter {
+pub(super) enum Parameter<'p> {
     Number(u64),
-    Text(String),
+    Text(Cow<'p, str>),
 }
 
 impl Backend {
@@ -258,6 +260,14 @@ impl Connection {
         matches!(self, Self::Postgres(_))
     }
 
+    /// The form of parameters in lists of rows.
+    pub(super) const fn placeholder(&self) -> Placeholder {
+        match self {
+            Self::Sqlite(_) => Placeholder::InOrder,
+            Self::Postgres(_) => Placeholder::Numbered,
+        }
+    }
+
     /// Lets the statements of this transaction take up to the long deadline.
     pub(super) async fn allow_long(&mut self) -> DatabaseResult<()> {
         if self.is_postgres() {
@@ -267,7 +277,7 @@ impl Connection {
     }
 
     /// Executes a statement and returns the number of rows it changed.
-    pub(super) async fn execute(&mut self, sql: impl SqlSafeStr, parameters: &[Parameter]) -> DatabaseResult<u64> {
+    pub(super) async fn execute(&mut self, sql: impl SqlSafeStr, parameters: &[Parameter<'_>]) -> DatabaseResult<u64> {
         Ok(match self {
             Self::Sqlite(transaction) => bind(sqlx::query(sql), parameters)?
                 .execute(&mut **transaction)
@@ -284,7 +294,7 @@ impl Connection {
     pub(super) async fn fetch(
         &mut self,
         sql: impl SqlSafeStr,
-        parameters: &[Parameter],
+        parameters: &[Parameter<'_>],
     ) -> DatabaseResult<Vec<ResultRow>> {
         Ok(match self {
             Self::Sqlite(transaction) => bind(sqlx::query(sql), parameters)?
@@ -306,7 +316,7 @@ impl Connection {
     pub(super) async fn fetch_one(
         &mut self,
         sql: impl SqlSafeStr,
-        parameters: &[Parameter],
+        parameters: &[Parameter<'_>],
     ) -> DatabaseResult<Option<ResultRow>> {
         Ok(self.fetch(sql, parameters).await?.into_iter().next())
     }
@@ -347,45 +357,45 @@ impl ResultRow {
     }
 }
 
-impl From<u64> for Parameter {
+impl From<u64> for Parameter<'_> {
     fn from(number: u64) -> Self {
         Self::Number(number)
     }
 }
 
-impl From<&str> for Parameter {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
+impl<'p> From<&'p str> for Parameter<'p> {
+    fn from(text: &'p str) -> Self {
+        Self::Text(text.into())
     }
 }
 
-impl From<String> for Parameter {
+impl From<String> for Parameter<'_> {
     fn from(text: String) -> Self {
-        Self::Text(text)
+        Self::Text(text.into())
     }
 }
 
-impl From<&String> for Parameter {
-    fn from(text: &String) -> Self {
-        Self::Text(text.clone())
+impl<'p> From<&'p String> for Parameter<'p> {
+    fn from(text: &'p String) -> Self {
+        Self::Text(text.into())
     }
 }
 
-impl From<&crate::control::model::Digest> for Parameter {
+impl From<&crate::control::model::Digest> for Parameter<'_> {
     fn from(digest: &crate::control::model::Digest) -> Self {
-        Self::Text(digest.to_string())
+        Self::Text(digest.to_string().into())
     }
 }
 
 /// A query with its parameters.
 fn bind<'q, DB>(
     query: sqlx::query::Query<'q, DB, DB::Arguments>,
-    parameters: &[Parameter],
+    parameters: &[Parameter<'_>],
 ) -> DatabaseResult<sqlx::query::Query<'q, DB, DB::Arguments>>
 where
     DB: sqlx::Database,
     i64: for<'e> sqlx::Encode<'e, DB> + sqlx::Type<DB>,
-    String: for<'e> sqlx::Encode<'e, DB> + sqlx::Type<DB>,
+    for<'t> &'t str: sqlx::Encode<'t, DB> + sqlx::Type<DB>,
 {
     parameters.iter().try_fold(query, |query, parameter| {
         Ok(match parameter {
@@ -399,7 +409,7 @@ where
                     "a text contains the character U+0000; remove it".to_owned(),
                 ));
             }
-            Parameter::Text(text) => query.bind(text.clone()),
+            Parameter::Text(text) => query.bind(&**text),
         })
     })
 }

@@ -3,17 +3,28 @@
 use super::connection::Parameter;
 use std::fmt::Write as _;
 
-/// Parameters of one statement. SQLite finds each by its name in a list of all, so many of them take their square in time.
+/// Numbered parameters of one statement. SQLite finds each by its name in a list of all, so many of them take their square in time.
 pub(super) const PARAMETERS: usize = 480;
+/// Parameters of one statement that [`value_rows`] lists: five hundred rows of eight.
+pub(super) const LISTED_PARAMETERS: usize = 4_000;
+
+/// The form of parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Placeholder {
+    /// `$1`, which both databases read.
+    Numbered,
+    /// `?`, which only SQLite reads, and which it need not find by a name.
+    InOrder,
+}
 
 /// A query under construction.
-pub(super) struct Select {
+pub(super) struct Select<'p> {
     sql: String,
-    parameters: Vec<Parameter>,
+    parameters: Vec<Parameter<'p>>,
     separator: &'static str,
 }
 
-impl Select {
+impl<'p> Select<'p> {
     /// Starts with `SELECT … FROM …`.
     pub(super) fn from(columns: &'static str) -> Self {
         Self {
@@ -24,14 +35,14 @@ impl Select {
     }
 
     /// Adds a condition that ends before its value.
-    pub(super) fn and(&mut self, condition: &'static str, value: impl Into<Parameter>) {
+    pub(super) fn and(&mut self, condition: &'static str, value: impl Into<Parameter<'p>>) {
         self.separate();
         self.sql.push_str(condition);
         self.push(value.into());
     }
 
     /// Requires one of these values; an empty list requires nothing.
-    pub(super) fn and_one_of(&mut self, column: &'static str, values: &[String]) {
+    pub(super) fn and_one_of(&mut self, column: &'static str, values: &'p [String]) {
         if values.is_empty() {
             return;
         }
@@ -47,7 +58,7 @@ impl Select {
         for (index, column) in columns.iter().enumerate() {
             let opening = if index == 0 { "(" } else { " OR " };
             let _ = write!(self.sql, "{opening}lower({column}) LIKE ");
-            self.push(pattern.into());
+            self.push(pattern.to_owned().into());
             self.sql.push_str(" ESCAPE '!'");
         }
         self.sql.push(')');
@@ -57,19 +68,19 @@ impl Select {
     pub(super) fn and_like(&mut self, column: &'static str, pattern: &str) {
         self.separate();
         let _ = write!(self.sql, "{column} LIKE ");
-        self.push(pattern.into());
+        self.push(pattern.to_owned().into());
         self.sql.push_str(" ESCAPE '!'");
     }
 
     /// Requires a key after this one.
-    pub(super) fn and_after(&mut self, columns: &'static str, key: &[Parameter]) {
+    pub(super) fn and_after(&mut self, columns: &'static str, key: &[Parameter<'p>]) {
         self.separate();
         let _ = write!(self.sql, "({columns}) > ");
         self.push_list(key.iter().cloned());
     }
 
     /// Finishes the text.
-    pub(super) fn order_by(mut self, columns: &'static str, limit: usize) -> (String, Vec<Parameter>) {
+    pub(super) fn order_by(mut self, columns: &'static str, limit: usize) -> (String, Vec<Parameter<'p>>) {
         let _ = write!(self.sql, " ORDER BY {columns} LIMIT ");
         self.push((limit as u64).into());
         (self.sql, self.parameters)
@@ -80,12 +91,12 @@ impl Select {
         self.separator = " AND ";
     }
 
-    fn push(&mut self, value: Parameter) {
+    fn push(&mut self, value: Parameter<'p>) {
         self.parameters.push(value);
         let _ = write!(self.sql, "${}", self.parameters.len());
     }
 
-    fn push_list(&mut self, values: impl Iterator<Item = Parameter>) {
+    fn push_list(&mut self, values: impl Iterator<Item = Parameter<'p>>) {
         for (index, value) in values.enumerate() {
             self.sql.push(if index == 0 { '(' } else { ',' });
             self.push(value);
@@ -104,14 +115,17 @@ pub(super) fn begins_with(text: &str) -> String {
     format!("{}%", escaped(text))
 }
 
-/// `($1,$2),($3,$4)` for two rows of two values.
-pub(super) fn value_rows(rows: usize, width: usize) -> String {
+/// `($1,$2),($3,$4)` or `(?,?),(?,?)` for two rows of two values: the only parameters of their statement.
+pub(super) fn value_rows(placeholder: Placeholder, rows: usize, width: usize) -> String {
     let mut text = String::with_capacity(rows * width * 6);
     for row in 0..rows {
         text.push_str(if row == 0 { "(" } else { ",(" });
         for column in 1..=width {
-            let comma = if column == 1 { "" } else { "," };
-            let _ = write!(text, "{comma}${}", row * width + column);
+            text.push_str(if column == 1 { "" } else { "," });
+            let _ = match placeholder {
+                Placeholder::Numbered => write!(text, "${}", row * width + column),
+                Placeholder::InOrder => write!(text, "?"),
+            };
         }
         text.push(')');
     }
@@ -142,13 +156,15 @@ mod tests {
 
     #[test]
     fn numbers_parameters_in_order() {
-        assert_eq!(value_rows(2, 3), "($1,$2,$3),($4,$5,$6)");
+        assert_eq!(value_rows(Placeholder::Numbered, 2, 3), "($1,$2,$3),($4,$5,$6)");
+        assert_eq!(value_rows(Placeholder::InOrder, 2, 3), "(?,?,?),(?,?,?)");
         assert_eq!(
             one_of_keys(["a", "b", "c"], 2),
             "(a=$1 AND b=$2 AND c=$3) OR (a=$4 AND b=$5 AND c=$6)"
         );
+        let wanted = ["x".to_owned(), "y".to_owned()];
         let mut select = Select::from("SELECT a FROM t");
-        select.and_one_of("a", &["x".to_owned(), "y".to_owned()]);
+        select.and_one_of("a", &wanted);
         select.and_one_of("b", &[]);
         select.and_text_in(&["c", "d"], &contains("5%"));
         select.and_after("a, b", &["x".into(), 7.into()]);

@@ -3,7 +3,7 @@
 use super::Database;
 use super::connection::{Connection, Parameter, ResultRow, parameters};
 use super::error::{DatabaseError, DatabaseResult};
-use super::query::{PARAMETERS, Select, contains, one_of_keys, value_rows};
+use super::query::{LISTED_PARAMETERS, PARAMETERS, Select, contains, one_of_keys, value_rows};
 use super::requests::{RowFilter, RowKey};
 use super::writer::ledger::ITEMS_MAX;
 use crate::control::model::{OverrideRow, SubjectValues};
@@ -93,15 +93,29 @@ pub(super) async fn all_rows(connection: &mut Connection) -> DatabaseResult<Vec<
     found.iter().map(row_of).collect()
 }
 
+/// The key of a row as the table has it: domain, rule, and the text of the subject.
+pub(super) type RowKeyText<'k> = [&'k str; 3];
+
+/// A row to be written.
+pub(super) struct RowRecord<'r> {
+    pub(super) key: RowKeyText<'r>,
+    pub(super) terms: &'r str,
+    pub(super) note: &'r str,
+    pub(super) expires_at: u64,
+}
+
 /// The rows with these keys.
-pub(super) async fn find_rows(connection: &mut Connection, keys: &[RowKey]) -> DatabaseResult<Vec<OverrideRow>> {
+pub(super) async fn find_rows(
+    connection: &mut Connection,
+    keys: &[RowKeyText<'_>],
+) -> DatabaseResult<Vec<OverrideRow>> {
     let mut rows = Vec::new();
-    for keys in keys.chunks(PARAMETERS / 3) {
+    for keys in keys.chunks(LISTED_PARAMETERS / 3) {
         // A join: SQLite reads the whole table for `IN (VALUES …)`.
         let sql = format!(
             "WITH wanted (wanted_domain, wanted_rule, wanted_subject) AS (VALUES {}) {COLUMNS}
              JOIN wanted ON domain = wanted_domain AND rule = wanted_rule AND subject = wanted_subject",
-            value_rows(keys.len(), 3)
+            value_rows(connection.placeholder(), keys.len(), 3)
         );
         for row in connection.fetch(AssertSqlSafe(sql), &key_parameters(keys)).await? {
             rows.push(row_of(&row)?);
@@ -111,41 +125,35 @@ pub(super) async fn find_rows(connection: &mut Connection, keys: &[RowKey]) -> D
 }
 
 /// Writes these rows over those with the same keys. Each key appears once.
-pub(super) async fn upsert_rows(connection: &mut Connection, rows: &[OverrideRow]) -> DatabaseResult<()> {
-    for rows in rows.chunks(PARAMETERS / 8) {
-        upsert(connection, rows).await?;
+pub(super) async fn upsert_rows(
+    connection: &mut Connection,
+    rows: &[RowRecord<'_>],
+    revision: u64,
+    actor: &str,
+) -> DatabaseResult<()> {
+    for rows in rows.chunks(LISTED_PARAMETERS / 8) {
+        let sql = format!(
+            "INSERT INTO override_row (domain, rule, subject, terms, note, expires_at, revision, actor) VALUES {}
+             ON CONFLICT (domain, rule, subject) DO UPDATE SET terms = excluded.terms, note = excluded.note,
+             expires_at = excluded.expires_at, revision = excluded.revision, actor = excluded.actor",
+            value_rows(connection.placeholder(), rows.len(), 8)
+        );
+        let parameters: Vec<Parameter<'_>> = rows
+            .iter()
+            .flat_map(|row| {
+                let [domain, rule, subject] = row.key;
+                let texts = [domain, rule, subject, row.terms, row.note].map(Parameter::from);
+                let numbers = [row.expires_at, revision].map(Parameter::from);
+                texts.into_iter().chain(numbers).chain([actor.into()])
+            })
+            .collect();
+        connection.execute(AssertSqlSafe(sql), &parameters).await?;
     }
     Ok(())
 }
 
-async fn upsert(connection: &mut Connection, rows: &[OverrideRow]) -> DatabaseResult<()> {
-    let sql = format!(
-        "INSERT INTO override_row (domain, rule, subject, terms, note, expires_at, revision, actor) VALUES {}
-         ON CONFLICT (domain, rule, subject) DO UPDATE SET terms = excluded.terms, note = excluded.note,
-         expires_at = excluded.expires_at, revision = excluded.revision, actor = excluded.actor",
-        value_rows(rows.len(), 8)
-    );
-    let parameters: Vec<Parameter> = rows
-        .iter()
-        .flat_map(|row| -> [Parameter; 8] {
-            [
-                (&row.domain).into(),
-                (&row.rule).into(),
-                subject_text(&row.subject).into(),
-                (&row.terms).into(),
-                (&row.note).into(),
-                row.expires_at.into(),
-                row.revision.into(),
-                (&row.actor).into(),
-            ]
-        })
-        .collect();
-    connection.execute(AssertSqlSafe(sql), &parameters).await?;
-    Ok(())
-}
-
 /// Deletes the rows with these keys.
-pub(super) async fn delete_rows(connection: &mut Connection, keys: &[RowKey]) -> DatabaseResult<()> {
+pub(super) async fn delete_rows(connection: &mut Connection, keys: &[RowKeyText<'_>]) -> DatabaseResult<()> {
     for keys in keys.chunks(PARAMETERS / 3) {
         let sql = format!(
             "DELETE FROM override_row WHERE {}",
@@ -163,10 +171,9 @@ pub(in crate::control) fn subject_text(subject: &SubjectValues) -> String {
 
 const COLUMNS: &str = "SELECT domain, rule, subject, terms, note, expires_at, revision, actor FROM override_row";
 
-fn key_parameters(keys: &[RowKey]) -> Vec<Parameter> {
-    keys.iter()
-        .flat_map(|key| parameters![&key.domain, &key.rule, subject_text(&key.subject)].to_vec())
-        .collect()
+/// The parameters of keys of three columns.
+pub(super) fn key_parameters<'k>(keys: &[[&'k str; 3]]) -> Vec<Parameter<'k>> {
+    keys.iter().flatten().map(|text| Parameter::from(*text)).collect()
 }
 
 fn row_of(row: &ResultRow) -> DatabaseResult<OverrideRow> {

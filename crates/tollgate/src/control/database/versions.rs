@@ -266,12 +266,12 @@ async fn save_files(connection: &mut Connection, version: u64, files: &[SetFile]
     }
     let sql = format!(
         "INSERT INTO blob (digest, text) VALUES {} ON CONFLICT (digest) DO NOTHING",
-        value_rows(digests.len(), 2)
+        value_rows(connection.placeholder(), digests.len(), 2)
     );
     connection.execute(AssertSqlSafe(sql), &blobs).await?;
     let sql = format!(
         "INSERT INTO version_file (version, path, grammar, blob) VALUES {}",
-        value_rows(files.len(), 4)
+        value_rows(connection.placeholder(), files.len(), 4)
     );
     connection.execute(AssertSqlSafe(sql), &entries).await?;
     Ok(())

@@ -231,11 +231,13 @@ async fn item_state(ledger: &mut Ledger, item: &ItemKey) -> DatabaseResult<(u64,
             }
         }
         ItemKey::Row(key) => {
-            let found = rows::find_rows(connection, std::slice::from_ref(key)).await?;
+            let subject = rows::subject_text(&key.subject);
+            let found = rows::find_rows(connection, &[[&key.domain, &key.rule, &subject]]).await?;
             found.first().map(|row| (row.revision, batch::row_json(row)))
         }
         ItemKey::Attribute(key) => {
-            let found = attributes::find_attributes(connection, std::slice::from_ref(key)).await?;
+            let key = [&*key.source, &key.subject, &key.name];
+            let found = attributes::find_attributes(connection, &[key]).await?;
             found
                 .first()
                 .map(|attribute| (attribute.revision, batch::attribute_json(attribute)))
@@ -291,7 +293,7 @@ async fn publish(
 async fn add_history(ledger: &mut Ledger, rules: &[RuleChange], revision: u64) -> DatabaseResult<()> {
     let sql = format!(
         "INSERT INTO rule_change (domain, rule, revision, kind, path, line) VALUES {} ON CONFLICT DO NOTHING",
-        value_rows(rules.len(), 6)
+        value_rows(ledger.connection.placeholder(), rules.len(), 6)
     );
     let values: Vec<_> = rules
         .iter()

@@ -47,24 +47,26 @@ pub(in crate::server::admin) fn read<T: DeserializeOwned>(
     rows_max: usize,
 ) -> Result<Vec<(u32, T)>, AdminProblem> {
     let text = std::str::from_utf8(body).map_err(|_| AdminProblem::malformed("the body is not UTF-8"))?;
-    let mut rows = Vec::new();
-    let mut problems = Vec::new();
-    let values: TableRows = match format {
+    let read: Vec<(u32, Result<T, String>)> = match format {
         TableFormat::Ndjson => text
             .lines()
             .zip(1..)
             .filter(|(line, _)| !line.trim().is_empty())
             .take(rows_max + 1)
-            .map(|(line, number)| (number, serde_json::from_str(line).map_err(|error| error.to_string())))
+            .map(|(line, number)| (number, row_of(line)))
             .collect(),
-        TableFormat::Csv => csv_values(text, columns, rows_max)?,
+        TableFormat::Csv => csv_values(text, columns, rows_max)?
+            .into_iter()
+            .map(|(number, value)| (number, value.and_then(row_of_value)))
+            .collect(),
     };
-    if values.len() > rows_max {
+    if read.len() > rows_max {
         let detail = format!("more than {rows_max} rows; import them in parts");
         return Err(AdminProblem::new(StatusCode::PAYLOAD_TOO_LARGE, "too-large", detail));
     }
-    for (number, value) in values {
-        match value.and_then(|value| serde_json::from_value(value).map_err(|error| error.to_string())) {
+    let (mut rows, mut problems) = (Vec::with_capacity(read.len()), Vec::new());
+    for (number, row) in read {
+        match row {
             Ok(row) => rows.push((number, row)),
             Err(error) => problems.push(SetProblem::error(error).at_line(number)),
         }
@@ -73,6 +75,19 @@ pub(in crate::server::admin) fn read<T: DeserializeOwned>(
         true => Ok(rows),
         false => Err(invalid(&problems)),
     }
+}
+
+/// Reads the row of a line of NDJSON.
+fn row_of<T: DeserializeOwned>(line: &str) -> Result<T, String> {
+    serde_json::from_str(line).or_else(|_| {
+        // An error then names no position, which would be one in a line of its own.
+        let value = serde_json::from_str(line).map_err(|error| error.to_string())?;
+        row_of_value(value)
+    })
+}
+
+fn row_of_value<T: DeserializeOwned>(value: Value) -> Result<T, String> {
+    serde_json::from_value(value).map_err(|error| error.to_string())
 }
 
 /// The problem of rows that cannot be used.

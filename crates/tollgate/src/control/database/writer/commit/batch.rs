@@ -1,29 +1,57 @@
 //! Rows and attributes of one change: those that change nothing are left out, the others get one revision.
 
 use crate::control::database::error::DatabaseResult;
-use crate::control::database::requests::{AttributeKey, CommitRequest, RowKey};
+use crate::control::database::requests::CommitRequest;
+use crate::control::database::rows::RowRecord;
 use crate::control::database::writer::ledger::{AuditDraft, Ledger, SizedTable};
 use crate::control::database::{attributes, rows};
-use crate::control::model::{ChangeBody, Digest, LoggedChange, OverrideRow, SubjectAttribute};
+use crate::control::model::{ChangeBody, Digest, LoggedChange, OverrideRow, SubjectAttribute, SubjectValues};
+use serde::Serialize;
+use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// The stored items that a change names, by key.
-#[derive(Default)]
-struct StoredItems {
-    rows: HashMap<ItemParts, OverrideRow>,
-    attributes: HashMap<ItemParts, SubjectAttribute>,
+/// A row or an attribute, the change of it, and what is stored of it.
+struct Item<'c> {
+    kind: ItemKind,
+    /// The columns of its key.
+    key: [Cow<'c, str>; 3],
+    change: &'c ChangeBody,
+    stored: Option<StoredItem>,
 }
 
-/// The columns of the key of a row or an attribute.
-type ItemParts = [String; 3];
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum ItemKind {
+    Row,
+    Attribute,
+}
 
-/// The statements of a change.
-#[derive(Default)]
-struct BatchWrites {
-    rows: Vec<OverrideRow>,
-    deleted_rows: Vec<RowKey>,
-    attributes: Vec<SubjectAttribute>,
-    deleted_attributes: Vec<AttributeKey>,
+/// An item as it is stored.
+enum StoredItem {
+    Row(OverrideRow),
+    Attribute(SubjectAttribute),
+}
+
+/// The key of an item, to find it by.
+type ItemName<'i> = (ItemKind, [&'i str; 3]);
+
+/// A row as the audit log has it: members by name.
+#[derive(Serialize)]
+struct RowJson<'r> {
+    domain: &'r str,
+    expires_at: u64,
+    note: &'r str,
+    rule: &'r str,
+    subject: &'r SubjectValues,
+    terms: &'r str,
+}
+
+/// An attribute as the audit log has it: members by name.
+#[derive(Serialize)]
+struct AttributeJson<'a> {
+    name: &'a str,
+    source: &'a str,
+    subject: &'a str,
+    value: &'a str,
 }
 
 /// Applies rows and attributes. Returns the change, if there is one, and the latest revision of the items as they were.
@@ -32,29 +60,29 @@ pub(super) async fn apply(
     request: &CommitRequest,
     group: &[ChangeBody],
 ) -> DatabaseResult<(Option<LoggedChange>, u64)> {
-    let group = last_of_each_key(group);
+    let mut items = last_of_each_key(group);
     // The lock first: what is read below must not change until the commit.
     let revision = ledger.head().await?.revision + 1;
-    let stored = StoredItems::find(ledger, &group).await?;
-    let unchanged = group.iter().map(|change| stored.revision(change)).max().unwrap_or(0);
-    let mut effective: Vec<ChangeBody> = group.into_iter().filter(|change| !stored.equals(change)).collect();
-    let (before, after) = (stored.json_before(&effective), json_after(&effective));
-    let mut writes = BatchWrites::default();
-    for change in &effective {
-        writes.add(change, revision, &request.author.actor);
-    }
-    stored.resize(ledger, &writes).await?;
-    let (action, target, body) = match (effective.pop(), effective.is_empty()) {
-        (None, _) => return Ok((None, unchanged)),
-        (Some(only), true) => (action_of(&only), target_of(&only), only),
-        (Some(last), false) => {
-            effective.push(last);
-            let target = format!("{} items", effective.len());
-            ("import", target, ChangeBody::Batch { changes: effective })
+    find_stored(ledger, &mut items).await?;
+    let unchanged = items.iter().map(Item::revision).max().unwrap_or(0);
+    items.retain(|item| !item.is_unchanged());
+    resize(ledger, &items).await?;
+    let (action, target, body) = match items.as_slice() {
+        [] => return Ok((None, unchanged)),
+        [only] => (only.action(), only.target(), only.change.clone()),
+        several => {
+            let changes = several.iter().map(|item| item.change.clone()).collect();
+            (
+                "import",
+                format!("{} items", several.len()),
+                ChangeBody::Batch { changes },
+            )
         }
     };
+    let before = joined(items.len(), items.iter().filter_map(Item::json_before));
+    let after = joined(items.len(), items.iter().filter_map(Item::json_after));
     let change = ledger.append(&target, body).await?;
-    writes.execute(ledger).await?;
+    execute(ledger, &items, revision, &request.author.actor).await?;
     ledger
         .audit(AuditDraft {
             author: &request.author,
@@ -70,19 +98,24 @@ pub(super) async fn apply(
 
 /// The JSON text of a row, as the audit log has it.
 pub(super) fn row_json(row: &OverrideRow) -> String {
-    serde_json::json!({
-        "domain": row.domain, "rule": row.rule, "subject": row.subject, "terms": row.terms, "note": row.note,
-        "expires_at": row.expires_at,
+    json(&RowJson {
+        domain: &row.domain,
+        expires_at: row.expires_at,
+        note: &row.note,
+        rule: &row.rule,
+        subject: &row.subject,
+        terms: &row.terms,
     })
-    .to_string()
 }
 
 /// The JSON text of an attribute, as the audit log has it.
 pub(super) fn attribute_json(attribute: &SubjectAttribute) -> String {
-    serde_json::json!({
-        "source": attribute.source, "subject": attribute.subject, "name": attribute.name, "value": attribute.value,
+    json(&AttributeJson {
+        name: &attribute.name,
+        source: &attribute.source,
+        subject: &attribute.subject,
+        value: &attribute.value,
     })
-    .to_string()
 }
 
 /// The JSON text of a published version, as the audit log has it.
@@ -90,225 +123,229 @@ pub(super) fn version_json(number: u64, digest: &Digest) -> String {
     serde_json::json!({ "version": number, "digest": digest }).to_string()
 }
 
-impl StoredItems {
-    async fn find(ledger: &mut Ledger, group: &[ChangeBody]) -> DatabaseResult<Self> {
-        let row_keys: Vec<RowKey> = group.iter().filter_map(row_key).collect();
-        let attribute_keys: Vec<AttributeKey> = group.iter().filter_map(attribute_key).collect();
-        let mut stored = Self::default();
-        for row in rows::find_rows(&mut ledger.connection, &row_keys).await? {
-            let key = [row.domain.clone(), row.rule.clone(), rows::subject_text(&row.subject)];
-            stored.rows.insert(key, row);
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("it has only texts, numbers and maps with text keys")
+}
+
+/// The items of changes, without those that a later one replaces: a statement cannot write one key twice.
+fn last_of_each_key(group: &[ChangeBody]) -> Vec<Item<'_>> {
+    let mut items: Vec<Item<'_>> = group.iter().filter_map(Item::new).collect();
+    let mut last: HashMap<ItemName<'_>, usize> = HashMap::with_capacity(items.len());
+    for (index, item) in items.iter().enumerate() {
+        last.insert(item.name(), index);
+    }
+    if last.len() < items.len() {
+        let mut kept: Vec<usize> = last.into_values().collect();
+        kept.sort_unstable();
+        let mut index = 0;
+        items.retain(|_| {
+            index += 1;
+            kept.binary_search(&(index - 1)).is_ok()
+        });
+    }
+    items
+}
+
+/// Reads what is stored of these items.
+async fn find_stored(ledger: &mut Ledger, items: &mut [Item<'_>]) -> DatabaseResult<()> {
+    let keys = |kind| -> Vec<[&str; 3]> {
+        let of_kind = items.iter().filter(|item| item.kind == kind);
+        of_kind.map(|item| item.name().1).collect()
+    };
+    let connection = &mut ledger.connection;
+    let rows = rows::find_rows(connection, &keys(ItemKind::Row)).await?;
+    let attributes = attributes::find_attributes(connection, &keys(ItemKind::Attribute)).await?;
+    let mut stored: HashMap<(ItemKind, [String; 3]), StoredItem> =
+        HashMap::with_capacity(rows.len() + attributes.len());
+    for row in rows {
+        let key = [row.domain.clone(), row.rule.clone(), rows::subject_text(&row.subject)];
+        stored.insert((ItemKind::Row, key), StoredItem::Row(row));
+    }
+    for attribute in attributes {
+        let key = [&attribute.source, &attribute.subject, &attribute.name].map(Clone::clone);
+        stored.insert((ItemKind::Attribute, key), StoredItem::Attribute(attribute));
+    }
+    if stored.is_empty() {
+        return Ok(());
+    }
+    for item in items {
+        let key = item.name().1.map(str::to_owned);
+        item.stored = stored.remove(&(item.kind, key));
+    }
+    Ok(())
+}
+
+/// Counts the items that are new, and those that are deleted.
+async fn resize(ledger: &mut Ledger, items: &[Item<'_>]) -> DatabaseResult<()> {
+    for (kind, table) in [
+        (ItemKind::Row, SizedTable::Rows),
+        (ItemKind::Attribute, SizedTable::Attributes),
+    ] {
+        let of_kind = || items.iter().filter(|item| item.kind == kind);
+        let added = of_kind().filter(|item| item.stored.is_none()).count();
+        let removed = of_kind().filter(|item| item.is_deletion()).count();
+        ledger.resize(table, added as u64, removed as u64).await?;
+    }
+    Ok(())
+}
+
+/// Writes the items.
+async fn execute(ledger: &mut Ledger, items: &[Item<'_>], revision: u64, actor: &str) -> DatabaseResult<()> {
+    let (mut row_records, mut attribute_records) = (Vec::new(), Vec::new());
+    let mut deleted = [Vec::new(), Vec::new()];
+    for item in items {
+        let key = item.name().1;
+        match (item.change, &mut deleted) {
+            (
+                ChangeBody::Row {
+                    terms: Some(terms),
+                    note,
+                    expires_at,
+                    ..
+                },
+                _,
+            ) => row_records.push(RowRecord {
+                key,
+                terms,
+                note,
+                expires_at: *expires_at,
+            }),
+            (ChangeBody::Attribute { value: Some(value), .. }, _) => attribute_records.push((key, value.as_str())),
+            (ChangeBody::Row { .. }, [rows, _]) => rows.push(key),
+            (_, [_, attributes]) => attributes.push(key),
         }
-        for attribute in attributes::find_attributes(&mut ledger.connection, &attribute_keys).await? {
-            let key = [&attribute.source, &attribute.subject, &attribute.name].map(Clone::clone);
-            stored.attributes.insert(key, attribute);
+    }
+    let [deleted_rows, deleted_attributes] = deleted;
+    let connection = &mut ledger.connection;
+    rows::upsert_rows(connection, &row_records, revision, actor).await?;
+    rows::delete_rows(connection, &deleted_rows).await?;
+    attributes::upsert_attributes(connection, &attribute_records, revision, actor).await?;
+    attributes::delete_attributes(connection, &deleted_attributes).await
+}
+
+impl<'c> Item<'c> {
+    /// The item of a change; none: it is of another kind.
+    fn new(change: &'c ChangeBody) -> Option<Self> {
+        let (kind, key) = match change {
+            ChangeBody::Row {
+                domain, rule, subject, ..
+            } => {
+                let key = [domain.into(), rule.into(), rows::subject_text(subject).into()];
+                (ItemKind::Row, key)
+            }
+            ChangeBody::Attribute {
+                source, subject, name, ..
+            } => (ItemKind::Attribute, [source.into(), subject.into(), name.into()]),
+            _ => return None,
+        };
+        Some(Self {
+            kind,
+            key,
+            change,
+            stored: None,
+        })
+    }
+
+    fn name(&self) -> ItemName<'_> {
+        (self.kind, self.key.each_ref().map(|text| &**text))
+    }
+
+    /// Its revision; 0: it does not exist.
+    fn revision(&self) -> u64 {
+        match &self.stored {
+            Some(StoredItem::Row(row)) => row.revision,
+            Some(StoredItem::Attribute(attribute)) => attribute.revision,
+            None => 0,
         }
-        Ok(stored)
     }
 
-    /// Counts the items that are new, and those that are deleted.
-    async fn resize(&self, ledger: &mut Ledger, writes: &BatchWrites) -> DatabaseResult<()> {
-        let is_new_row = |row: &&OverrideRow| {
-            let key = [row.domain.clone(), row.rule.clone(), rows::subject_text(&row.subject)];
-            !self.rows.contains_key(&key)
-        };
-        let is_new_attribute = |attribute: &&SubjectAttribute| {
-            let key = [&attribute.source, &attribute.subject, &attribute.name].map(Clone::clone);
-            !self.attributes.contains_key(&key)
-        };
-        let added = writes.rows.iter().filter(is_new_row).count();
-        let removed = writes.deleted_rows.len();
-        ledger.resize(SizedTable::Rows, added as u64, removed as u64).await?;
-        let added = writes.attributes.iter().filter(is_new_attribute).count();
-        let removed = writes.deleted_attributes.len();
-        ledger
-            .resize(SizedTable::Attributes, added as u64, removed as u64)
-            .await
-    }
-
-    fn row(&self, change: &ChangeBody) -> Option<&OverrideRow> {
-        let ("row", parts) = parts_of(change)? else { return None };
-        self.rows.get(&parts)
-    }
-
-    fn attribute(&self, change: &ChangeBody) -> Option<&SubjectAttribute> {
-        let ("attribute", parts) = parts_of(change)? else {
-            return None;
-        };
-        self.attributes.get(&parts)
-    }
-
-    /// The revision of the item that a change names; 0: it does not exist.
-    fn revision(&self, change: &ChangeBody) -> u64 {
-        match change {
-            ChangeBody::Row { .. } => self.row(change).map_or(0, |row| row.revision),
-            _ => self.attribute(change).map_or(0, |attribute| attribute.revision),
-        }
+    /// True if the change deletes it.
+    const fn is_deletion(&self) -> bool {
+        matches!(
+            self.change,
+            ChangeBody::Row { terms: None, .. } | ChangeBody::Attribute { value: None, .. }
+        )
     }
 
     /// True if the change would change nothing.
-    fn equals(&self, change: &ChangeBody) -> bool {
-        match change {
-            ChangeBody::Row {
-                terms,
-                note,
-                expires_at,
-                ..
-            } => match (self.row(change), terms) {
-                (Some(row), Some(terms)) => row.terms == *terms && row.note == *note && row.expires_at == *expires_at,
-                (stored, terms) => stored.is_none() && terms.is_none(),
-            },
-            ChangeBody::Attribute { value, .. } => match (self.attribute(change), value) {
-                (Some(attribute), Some(value)) => attribute.value == *value,
-                (stored, value) => stored.is_none() && value.is_none(),
-            },
-            _ => true,
+    fn is_unchanged(&self) -> bool {
+        match (self.change, &self.stored) {
+            (
+                ChangeBody::Row {
+                    terms: Some(terms),
+                    note,
+                    expires_at,
+                    ..
+                },
+                Some(StoredItem::Row(row)),
+            ) => row.terms == *terms && row.note == *note && row.expires_at == *expires_at,
+            (ChangeBody::Attribute { value: Some(value), .. }, Some(StoredItem::Attribute(attribute))) => {
+                attribute.value == *value
+            }
+            (_, stored) => stored.is_none() && self.is_deletion(),
         }
     }
 
-    /// The items before these changes: one as an object, several as a list.
-    fn json_before(&self, changes: &[ChangeBody]) -> String {
-        joined(
-            changes.len(),
-            changes.iter().filter_map(|change| {
-                self.row(change)
-                    .map(row_json)
-                    .or_else(|| self.attribute(change).map(attribute_json))
-            }),
-        )
+    /// The action in the audit log.
+    const fn action(&self) -> &'static str {
+        match (self.kind, self.is_deletion()) {
+            (ItemKind::Row, false) => "row.set",
+            (ItemKind::Row, true) => "row.delete",
+            (ItemKind::Attribute, false) => "attribute.set",
+            (ItemKind::Attribute, true) => "attribute.delete",
+        }
     }
-}
 
-impl BatchWrites {
-    fn add(&mut self, change: &ChangeBody, revision: u64, actor: &str) {
-        match change {
+    /// The text that names it: the target in the audit log and the key in the log of changes.
+    fn target(&self) -> String {
+        match self.name() {
+            (ItemKind::Row, [domain, rule, subject]) => format!("{domain}/{rule} {subject}"),
+            (ItemKind::Attribute, [source, subject, name]) => format!("{source}={subject} {name}"),
+        }
+    }
+
+    fn json_before(&self) -> Option<String> {
+        self.stored.as_ref().map(|stored| match stored {
+            StoredItem::Row(row) => row_json(row),
+            StoredItem::Attribute(attribute) => attribute_json(attribute),
+        })
+    }
+
+    /// None: it is deleted.
+    fn json_after(&self) -> Option<String> {
+        match self.change {
             ChangeBody::Row {
                 domain,
                 rule,
                 subject,
-                terms: Some(terms),
+                terms,
                 note,
                 expires_at,
-            } => self.rows.push(OverrideRow {
-                domain: domain.clone(),
-                rule: rule.clone(),
-                subject: subject.clone(),
-                terms: terms.clone(),
-                note: note.clone(),
+            } => Some(json(&RowJson {
+                domain,
                 expires_at: *expires_at,
-                revision,
-                actor: actor.to_owned(),
-            }),
+                note,
+                rule,
+                subject,
+                terms: terms.as_ref()?,
+            })),
             ChangeBody::Attribute {
                 source,
                 subject,
                 name,
-                value: Some(value),
-            } => self.attributes.push(SubjectAttribute {
-                source: source.clone(),
-                subject: subject.clone(),
-                name: name.clone(),
-                value: value.clone(),
-                revision,
-                actor: actor.to_owned(),
-            }),
-            _ => {
-                self.deleted_rows.extend(row_key(change));
-                self.deleted_attributes.extend(attribute_key(change));
-            }
+                value,
+            } => Some(json(&AttributeJson {
+                name,
+                source,
+                subject,
+                value: value.as_ref()?,
+            })),
+            _ => None,
         }
     }
-
-    async fn execute(&self, ledger: &mut Ledger) -> DatabaseResult<()> {
-        let connection = &mut ledger.connection;
-        rows::upsert_rows(connection, &self.rows).await?;
-        rows::delete_rows(connection, &self.deleted_rows).await?;
-        attributes::upsert_attributes(connection, &self.attributes).await?;
-        attributes::delete_attributes(connection, &self.deleted_attributes).await
-    }
 }
 
-/// The changes without those that a later one replaces: a statement cannot write one key twice.
-fn last_of_each_key(group: &[ChangeBody]) -> Vec<ChangeBody> {
-    let mut last = HashMap::new();
-    for (index, change) in group.iter().enumerate() {
-        last.insert(parts_of(change), index);
-    }
-    let mut kept: Vec<usize> = last.into_values().collect();
-    kept.sort_unstable();
-    kept.iter().filter_map(|&index| group.get(index).cloned()).collect()
-}
-
-/// The kind and the key of the item of a change.
-fn parts_of(change: &ChangeBody) -> Option<(&'static str, ItemParts)> {
-    match change {
-        ChangeBody::Row {
-            domain, rule, subject, ..
-        } => Some(("row", [domain.clone(), rule.clone(), rows::subject_text(subject)])),
-        ChangeBody::Attribute {
-            source, subject, name, ..
-        } => Some(("attribute", [source, subject, name].map(Clone::clone))),
-        _ => None,
-    }
-}
-
-fn row_key(change: &ChangeBody) -> Option<RowKey> {
-    let ChangeBody::Row {
-        domain, rule, subject, ..
-    } = change
-    else {
-        return None;
-    };
-    Some(RowKey {
-        domain: domain.clone(),
-        rule: rule.clone(),
-        subject: subject.clone(),
-    })
-}
-
-fn attribute_key(change: &ChangeBody) -> Option<AttributeKey> {
-    let ChangeBody::Attribute {
-        source, subject, name, ..
-    } = change
-    else {
-        return None;
-    };
-    Some(AttributeKey {
-        source: source.clone(),
-        subject: subject.clone(),
-        name: name.clone(),
-    })
-}
-
-/// The text that names the item of a change: the target in the audit log and the key in the log of changes.
-fn target_of(change: &ChangeBody) -> String {
-    match parts_of(change) {
-        Some(("row", [domain, rule, subject])) => format!("{domain}/{rule} {subject}"),
-        Some((_, [source, subject, name])) => format!("{source}={subject} {name}"),
-        None => String::new(),
-    }
-}
-
-const fn action_of(change: &ChangeBody) -> &'static str {
-    match change {
-        ChangeBody::Row { terms: Some(_), .. } => "row.set",
-        ChangeBody::Row { .. } => "row.delete",
-        ChangeBody::Attribute { value: Some(_), .. } => "attribute.set",
-        _ => "attribute.delete",
-    }
-}
-
-/// The items after these changes, without those that are deleted.
-fn json_after(changes: &[ChangeBody]) -> String {
-    let items = changes.iter().filter_map(|change| {
-        let mut writes = BatchWrites::default();
-        writes.add(change, 0, "");
-        let row = writes.rows.first().map(row_json);
-        row.or_else(|| writes.attributes.first().map(attribute_json))
-    });
-    joined(changes.len(), items)
-}
-
+/// The text of several items is a list, and that of one the item.
 fn joined(changes: usize, items: impl Iterator<Item = String>) -> String {
     let items: Vec<String> = items.collect();
     if changes > 1 {
