@@ -67,6 +67,8 @@ enum Command {
     Planning(planning::Args),
     /// Measures override rows: applying, finding and storing them.
     Rows(rows::Args),
+    /// Measures override rows through the admin API of a running fleet.
+    ControlRows(rows::served::ServedArgs),
     /// Measures the shared store and other scripts on the same server: CPU time, latency, memory, calls.
     Redis(redis::Args),
     /// Loads one key of the shared store from several processes and compares admitted requests with the limit.
@@ -90,6 +92,7 @@ fn main() -> ExitCode {
         Command::Abuse(args) => abuse::run(&args),
         Command::Planning(args) => planning::run(&args),
         Command::Rows(args) => rows::run(&args),
+        Command::ControlRows(args) => rows::served::run(&args),
         Command::Redis(args) => redis::run(&args),
         Command::Exact(args) => exact::run(&args),
         Command::Hammer(args) => exact::hammer::run(&args),

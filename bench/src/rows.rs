@@ -10,6 +10,7 @@
 //! time, because other load on the machine would count as time that a thread waits.
 
 mod compile;
+pub(crate) mod served;
 
 use self::compile::Compiled;
 use crate::measurement::median;
