@@ -31,12 +31,14 @@ pub use versions::MAX_SET_BYTES;
 
 use self::connection::{Backend, Connection, DEADLINE, Parameter, ResultRow};
 use sqlx::SqlSafeStr;
+use std::cell::Cell;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, timeout};
 use tollgate_limiter::clock::Clock;
 
 /// The database of the control plane. Cheap to clone.
@@ -67,6 +69,34 @@ struct Shared {
 
 /// The deadline of reads and writes of large amounts.
 const LONG_DEADLINE: Duration = Duration::from_secs(30);
+
+tokio::task_local! {
+    /// The time that the calls of the request of this task may still wait.
+    static TIME_LEFT: Cell<Duration>;
+}
+
+/// Runs a request whose calls to the database wait together no longer than one call may.
+///
+/// Only waits for the database count: a publish may take long to compile and to be prepared, and its commit then still has its time.
+/// The time left accompanies the task, because every call below may be the one that finds the database away.
+pub async fn with_shared_deadline<T>(request: impl Future<Output = T>) -> T {
+    TIME_LEFT.scope(Cell::new(DEADLINE), request).await
+}
+
+/// The time that calls of this task may still wait.
+fn time_left() -> Duration {
+    TIME_LEFT.try_with(Cell::get).unwrap_or(DEADLINE)
+}
+
+/// A wait that is counted when it ends, even if it is abandoned.
+struct CountedWait(Instant);
+
+impl Drop for CountedWait {
+    fn drop(&mut self) {
+        // Tasks without a request have all their time for every call.
+        let _ = TIME_LEFT.try_with(|left| left.set(left.get().saturating_sub(self.0.elapsed())));
+    }
+}
 
 impl Database {
     /// A file, which need not exist.
@@ -137,7 +167,7 @@ impl Database {
         if self.shared.has_schema.load(Ordering::Relaxed) {
             return Ok(false);
         }
-        Ok(within(DEADLINE, self.reader()).await?.is_none())
+        Ok(within_deadline(self.reader()).await?.is_none())
     }
 
     /// The rows of one query; none where nothing has been written yet.
@@ -147,7 +177,7 @@ impl Database {
         parameters: &[Parameter<'_>],
         decode: impl Fn(&ResultRow) -> DatabaseResult<T>,
     ) -> DatabaseResult<Vec<T>> {
-        let found = within(DEADLINE, async {
+        let found = within_deadline(async {
             match self.reader().await? {
                 Some(mut connection) => connection.fetch(sql, parameters).await,
                 None => Ok(Vec::new()),
@@ -183,9 +213,21 @@ pub fn now_ms() -> u64 {
     Clock::wall().now().as_micros() / 1_000
 }
 
+/// The result of a call that has the time left of its request.
+async fn within_deadline<T>(call: impl Future<Output = DatabaseResult<T>>) -> DatabaseResult<T> {
+    let left = time_left();
+    if left.is_zero() {
+        return Err(no_answer());
+    }
+    let _wait = CountedWait(Instant::now());
+    within(left, call).await
+}
+
 /// The result of a call, or its timeout.
-async fn within<T>(deadline: Duration, call: impl Future<Output = DatabaseResult<T>>) -> DatabaseResult<T> {
-    tokio::time::timeout(deadline, call)
-        .await
-        .unwrap_or_else(|_| Err(DatabaseError::Unavailable("no answer within the deadline".to_owned())))
+async fn within<T>(limit: Duration, call: impl Future<Output = DatabaseResult<T>>) -> DatabaseResult<T> {
+    timeout(limit, call).await.unwrap_or_else(|_| Err(no_answer()))
+}
+
+fn no_answer() -> DatabaseError {
+    DatabaseError::Unavailable("no answer within the deadline".to_owned())
 }

@@ -84,6 +84,45 @@ fn while_the_database_is_away_reads_answer_writes_are_refused_and_a_forget_is_au
 }
 
 #[test]
+fn all_calls_of_a_write_share_the_deadline_of_one() {
+    let postgres = Arc::new(Postgres::start());
+    let server = AdminServer::over(&Storage::Postgres(Arc::clone(&postgres)));
+    set_row(&server, "m_1", "5/min");
+    let tag = add_rule(&server);
+    postgres.freeze();
+    // Each reads the item before it writes it: the time of two calls passed until it was refused.
+    let put_row = server
+        .by_admin("PUT", "/v1/override?rule=plan&merchant=m_1")
+        .if_match("*")
+        .json(&json!({ "terms": "6/min", "reason": "test" }));
+    let put_rule = server
+        .by_admin("PUT", "/v1/rule?id=search")
+        .if_match(&tag)
+        .json(&json!({ "yaml": RULE.replace("10/", "11/") }));
+    let rollback = server
+        .by_admin("POST", "/v1/rollback")
+        .if_match("*")
+        .header("Idempotency-Key", "a")
+        .json(&json!({ "reason": "test" }));
+    for write in [put_row, put_rule, rollback] {
+        let two_calls = {
+            let database = server.control.database().unwrap().clone();
+            server.runtime.spawn(async move {
+                for _ in 0..2 {
+                    assert!(database.head().await.is_err(), "a frozen database answers");
+                }
+            })
+        };
+        write.refused(503, "database-unavailable");
+        assert!(
+            !two_calls.is_finished(),
+            "the write waited as long as two calls of the database"
+        );
+        server.runtime.block_on(two_calls).unwrap();
+    }
+}
+
+#[test]
 fn without_a_database_everything_is_read_and_nothing_is_written() {
     let server = AdminServer::over(&Storage::None);
     for target in [

@@ -108,7 +108,9 @@ impl Database {
         loop {
             let sql = "SELECT seq, at, actor, via, address, request, action, target, reason, before, after, revision, prev, hash
                        FROM audit WHERE seq > $1 ORDER BY seq LIMIT $2";
-            let page = self.list(sql, parameters![report.last, PAGE as u64], entry_of).await;
+            // A long log takes longer than one call; each page has the time of one.
+            let page = async { self.list(sql, parameters![report.last, PAGE as u64], entry_of).await };
+            let page = super::with_shared_deadline(page).await;
             let page = match found(page)? {
                 Ok(page) => page,
                 Err(text) => return Ok(report.with_problem(0, text)),

@@ -5,7 +5,7 @@ use super::error::{DatabaseError, DatabaseResult};
 use super::requests::{CommitRequest, Committed, DatabaseSnapshot, IdempotencyKey};
 use super::writer::ledger::{ANCHOR, read_head};
 use super::writer::{WriteReply, WriteRequest};
-use super::{DEADLINE, Database, LONG_DEADLINE, attributes, rows, versions, within};
+use super::{Database, LONG_DEADLINE, attributes, rows, versions, within, within_deadline};
 use crate::control::chain::{change_text, next_chain_of_text};
 use crate::control::model::{ChangeBody, DatabaseHead, Digest, LoggedChange};
 
@@ -15,7 +15,7 @@ impl Database {
     /// # Errors
     /// An unavailable or damaged database.
     pub async fn head(&self) -> DatabaseResult<Option<DatabaseHead>> {
-        within(DEADLINE, async {
+        within_deadline(async {
             match self.reader().await? {
                 Some(mut connection) => Ok(Some(read_head(&mut connection).await?)),
                 None => Ok(None),

@@ -89,10 +89,11 @@ impl Database {
     /// # Errors
     /// An unavailable database, or files that do not have the digest of the version.
     pub async fn version_files(&self, number: u64) -> DatabaseResult<Vec<SetFile>> {
+        // A database that is away is noticed here.
+        let Some(mut connection) = super::within_deadline(self.reader()).await? else {
+            return Ok(Vec::new());
+        };
         super::within(super::LONG_DEADLINE, async {
-            let Some(mut connection) = self.reader().await? else {
-                return Ok(Vec::new());
-            };
             connection.allow_long().await?;
             match find_version(&mut connection, number).await? {
                 Some((meta, _)) => files_of(&mut connection, &meta).await,

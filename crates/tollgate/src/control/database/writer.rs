@@ -72,30 +72,39 @@ pub(super) enum WriteReply {
 pub(super) struct Job {
     request: WriteRequest,
     deadline: Instant,
+    /// The time for the start of its transaction: a database that is away is noticed there, in time for a long request too.
+    start_limit: Duration,
     reply: oneshot::Sender<DatabaseResult<WriteReply>>,
 }
 
 impl Database {
     /// Sends a request through the queue and waits for its commit.
     pub(super) async fn write(&self, request: WriteRequest) -> DatabaseResult<WriteReply> {
-        let limit = request.time_limit();
-        let deadline = Instant::now() + limit;
+        let (is_long, start_limit) = (request.is_long(), super::time_left());
+        if start_limit.is_zero() {
+            return Err(super::no_answer());
+        }
+        let limit = if is_long { LONG_DEADLINE } else { start_limit };
         let (reply, replied) = oneshot::channel();
         let job = Job {
             request,
-            deadline,
+            deadline: Instant::now() + limit,
+            start_limit,
             reply,
         };
         self.enqueue(job)?;
-        super::within(limit, async {
+        let reply = async {
             replied.await.unwrap_or_else(|_| {
                 // Its runtime was stopped, or it has panicked; the next write starts another one.
                 Err(DatabaseError::Unavailable(
                     "the writer has stopped; try again".to_owned(),
                 ))
             })
-        })
-        .await
+        };
+        match is_long {
+            true => super::within(limit, reply).await,
+            false => super::within_deadline(reply).await,
+        }
     }
 
     fn enqueue(&self, job: Job) -> DatabaseResult<()> {
@@ -187,8 +196,8 @@ async fn transact(shared: &Shared, jobs: &[Job]) -> DatabaseResult<(Vec<Database
         shared.is_migrated.store(false, Ordering::Relaxed);
     }
     let is_long = jobs.iter().any(|job| job.request.is_long());
-    // A database that is away is noticed here, in time for a long request too.
-    let mut ledger = super::within(DEADLINE, begin(shared, is_long)).await?;
+    let start_limit = jobs.iter().map(|job| job.start_limit).max().unwrap_or(DEADLINE);
+    let mut ledger = super::within(start_limit, begin(shared, is_long)).await?;
     let mut replies = Vec::with_capacity(jobs.len());
     for job in jobs {
         match apply(&mut ledger, &job.request).await {
@@ -302,10 +311,6 @@ impl Job {
 }
 
 impl WriteRequest {
-    fn time_limit(&self) -> Duration {
-        if self.is_long() { LONG_DEADLINE } else { DEADLINE }
-    }
-
     /// True for an import or a large set.
     fn is_long(&self) -> bool {
         let is_large = |request: &CommitRequest| request.changes.len() + request.rules.len() > LARGE;

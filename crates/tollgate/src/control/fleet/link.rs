@@ -1,7 +1,7 @@
 //! The way instances see each other: sealed values in the shared store, or rows of a PostgreSQL database.
 
 use super::{FleetInstance, PrepareRequest, Vote, own_status};
-use crate::control::database::{Database, DatabaseError, now_ms};
+use crate::control::database::{Database, DatabaseError, now_ms, with_shared_deadline};
 use crate::control::layers::ControlParts;
 use std::collections::HashMap;
 use std::fmt;
@@ -78,7 +78,12 @@ pub(super) async fn write_status(parts: &Arc<ControlParts>) -> Result<(), LinkEr
             }
             Ok(())
         }
-        Link::Database(database) => Ok(database.report_instance(&parts.instance, &json(&status)?).await?),
+        Link::Database(database) => {
+            let status = json(&status)?;
+            // A publish waits for others meanwhile, with many such calls: each has the time of one.
+            let report = database.report_instance(&parts.instance, &status);
+            Ok(with_shared_deadline(report).await?)
+        }
     }
 }
 
@@ -111,7 +116,7 @@ pub(in crate::control) async fn statuses(parts: &ControlParts) -> Result<Statuse
             }
         }
         Link::Database(database) => {
-            for report in database.instances(REPORT_AGE_MS).await? {
+            for report in with_shared_deadline(database.instances(REPORT_AGE_MS)).await? {
                 match serde_json::from_str(&report.status) {
                     Ok(status) => statuses.instances.push(FleetInstance { id: report.id, status }),
                     Err(_) => statuses.unverified += 1,

@@ -11,7 +11,7 @@ use super::reply::Reply;
 use super::request::{Call, Query};
 use super::routes::{Body, Route};
 use super::settings::AdminOptions;
-use crate::control::database::{IdempotencyKey, StoredResponse};
+use crate::control::database::{IdempotencyKey, StoredResponse, with_shared_deadline};
 use crate::control::{Control, with_idempotency_key};
 use crate::server::gate::Gate;
 use bytes::Bytes;
@@ -68,7 +68,8 @@ impl AdminService {
         peer: IpAddr,
     ) -> Reply {
         let id = random_hex(8);
-        let responded = timeout(REQUEST_TIMEOUT, self.guarded(route, request, peer, &id)).await;
+        let responded = with_shared_deadline(self.guarded(route, request, peer, &id));
+        let responded = timeout(REQUEST_TIMEOUT, responded).await;
         let timed_out = || Err(AdminProblem::busy("the request took too long; it may have been done"));
         let reply = responded.unwrap_or_else(|_| timed_out());
         reply
