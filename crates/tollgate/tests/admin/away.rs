@@ -1,14 +1,19 @@
 //! The database is away, belongs to another process, is another one, or there is none.
 
 use crate::access::{PASSWORD, login};
-use crate::fixture::{ADMIN, AdminServer, OPERATOR, Storage};
+use crate::client::Request;
+use crate::fixture::{ADMIN, AdminServer, OPERATOR, Storage, tokens};
 use crate::rules::{RULE, add_rule};
 use crate::tables::set_row;
 use serde_json::json;
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use tollgate::control::DatabaseChoice;
 use tollgate_test_kit::eventually;
+use tollgate_test_kit::http::Answer;
 use tollgate_test_kit::postgres::Postgres;
 
 #[test]
@@ -120,6 +125,55 @@ fn all_calls_of_a_write_share_the_deadline_of_one() {
         );
         server.runtime.block_on(two_calls).unwrap();
     }
+}
+
+#[test]
+fn a_late_answer_of_the_database_still_ends_a_token_and_a_session() {
+    let postgres = Postgres::shared();
+    let mut url = String::new();
+    let server = AdminServer::with(&Storage::Postgres(postgres), |options| {
+        options.settings.tokens = tokens();
+        if let DatabaseChoice::Postgres(of_database) = &options.choice {
+            url.clone_from(of_database);
+        }
+    });
+    let other = server.beside();
+    for (name, kind) in [("anna", "users"), ("ci", "tokens")] {
+        let body = match kind {
+            "users" => json!({ "name": name, "role": "operator", "password": PASSWORD }),
+            _ => json!({ "name": name, "role": "operator" }),
+        };
+        let created = server.by_admin("POST", &format!("/v1/{kind}")).json(&body).expect(201);
+        let request = match kind {
+            "users" => other.request("GET", "/v1/me").page(&login(&other, name)),
+            _ => other
+                .request("GET", "/v1/me")
+                .token(created.json()["token"].as_str().unwrap()),
+        };
+        request.expect(200);
+        server
+            .by_admin("DELETE", &format!("/v1/{kind}?name={name}"))
+            .expect(204);
+        let table = if kind == "users" { "session" } else { "principal" };
+        let answer = answer_behind_lock(&server, &url, table, request);
+        assert_eq!(answer.status, 401, "{kind}: {}", answer.body);
+    }
+}
+
+/// The answer to a request that waits for a lock of a table, for longer than any but the whole wait of a call.
+fn answer_behind_lock(server: &AdminServer, url: &str, table: &str, request: Request) -> Answer {
+    let mut locking = server.runtime.block_on(PgConnection::connect(url)).unwrap();
+    let mut execute = |sql: String| {
+        let query = sqlx::query(AssertSqlSafe(sql)).execute(&mut locking);
+        server.runtime.block_on(query).unwrap();
+    };
+    execute("BEGIN".to_owned());
+    execute(format!("LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"));
+    let (sender, answered) = mpsc::channel();
+    std::thread::spawn(move || sender.send(request.send_unchecked()));
+    let early = answered.recv_timeout(Duration::from_millis(700)).ok();
+    execute("ROLLBACK".to_owned());
+    early.unwrap_or_else(|| answered.recv().unwrap())
 }
 
 #[test]

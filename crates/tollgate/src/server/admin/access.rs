@@ -20,7 +20,7 @@ use hyper::header::{AUTHORIZATION, COOKIE};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
@@ -38,16 +38,18 @@ pub(super) struct AccessControl {
     pub(super) passwords: PasswordHashing,
     /// Sessions by the printed link, until their end.
     views: Mutex<HashMap<Digest, Instant>>,
-    /// Callers by their credential, for a time in which the database is away.
+    /// Callers by their session, for a time in which the database is away.
     recent: Mutex<HashMap<Digest, (Caller, Instant)>>,
+    /// The last time that the database has not answered for a session in the whole time of a call.
+    unanswered: Mutex<Option<Instant>>,
     /// The last minute in which a failed login of an address was audited.
     audited_failures: Mutex<HashMap<IpAddr, Instant>>,
 }
 
-/// The result of reading a credential from the database.
+/// The result of reading a session from the database.
 enum LookUp<T> {
     Found(T),
-    /// The database does not answer, and the credential was valid within the last minute.
+    /// The database does not answer, and the session was valid within the last minute.
     Recent(Caller),
 }
 
@@ -62,6 +64,7 @@ impl AccessControl {
             passwords: PasswordHashing::new(),
             views: Mutex::default(),
             recent: Mutex::default(),
+            unanswered: Mutex::default(),
             audited_failures: Mutex::default(),
         }
     }
@@ -157,10 +160,7 @@ impl AccessControl {
         }
         let (id, secret) = split_token(token).ok_or_else(AdminProblem::unauthorized)?;
         let database = control.database().ok_or_else(AdminProblem::unauthorized)?;
-        let principal = match self.look_up(&presented, database.principal_by_id(id)).await? {
-            LookUp::Found(principal) => principal,
-            LookUp::Recent(caller) => return Ok(caller),
-        };
+        let principal = database.principal_by_id(id).await?;
         let secret = digest(secret.as_bytes()).to_string();
         // An id that nobody has is compared as well.
         let known = principal.as_ref().map_or(UNKNOWN_SECRET, |principal| &principal.secret);
@@ -173,14 +173,9 @@ impl AccessControl {
                     // The time of its last use is for people; a failure changes nothing.
                     let _ = database.touch_principal(&principal.id, now_ms()).await;
                 }
-                let caller = caller_of(principal, None);
-                self.remember(presented, &caller);
-                Ok(caller)
+                Ok(caller_of(principal, None))
             }
-            _ => {
-                self.forget_recent(&presented);
-                Err(AdminProblem::unauthorized())
-            }
+            _ => Err(AdminProblem::unauthorized()),
         }
     }
 
@@ -225,43 +220,59 @@ impl AccessControl {
         Ok(Some(caller))
     }
 
-    /// Reads a credential from the database. While the database is away, one that was valid within the last minute still is; then
-    /// the wait is short, so that a write is refused in time.
+    /// Reads a session from the database. While the database is away, one that was valid within the last minute still is.
+    ///
+    /// An answer is waited for as long as a call may take: one that is late may end the session. Only for a moment after the
+    /// database was silent for so long, the wait is short.
     async fn look_up<T>(
         &self,
-        credential: &Digest,
+        session: &Digest,
         stored: impl Future<Output = Result<T, DatabaseError>>,
     ) -> Result<LookUp<T>, AdminProblem> {
-        match self.recent(credential) {
-            None => Ok(LookUp::Found(stored.await?)),
-            Some(caller) => match timeout(RECENT_WAIT, stored).await {
-                Ok(Ok(found)) => Ok(LookUp::Found(found)),
-                Ok(Err(_)) | Err(_) => Ok(LookUp::Recent(caller)),
-            },
+        let Some(caller) = self.recent(session) else {
+            return Ok(LookUp::Found(stored.await?));
+        };
+        let was_unanswered = self.unanswered().is_some_and(|at| at.elapsed() < UNANSWERED);
+        let limit = if was_unanswered { SHORT_WAIT } else { Duration::MAX };
+        match timeout(limit, stored).await {
+            Ok(Ok(found)) => {
+                *self.unanswered() = None;
+                Ok(LookUp::Found(found))
+            }
+            Ok(Err(DatabaseError::Unavailable(_))) => {
+                *self.unanswered() = Some(Instant::now());
+                Ok(LookUp::Recent(caller))
+            }
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Ok(LookUp::Recent(caller)),
         }
     }
 
+    fn unanswered(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A caller that was authenticated within the last minute.
-    fn recent(&self, credential: &Digest) -> Option<Caller> {
+    fn recent(&self, session: &Digest) -> Option<Caller> {
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        let (caller, at) = recent.get(credential)?;
+        let (caller, at) = recent.get(session)?;
         (at.elapsed() < RECENT).then(|| caller.clone())
     }
 
-    fn remember(&self, credential: Digest, caller: &Caller) {
+    fn remember(&self, session: Digest, caller: &Caller) {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         if recent.len() >= RECENT_MAX {
             recent.retain(|_, (_, at)| at.elapsed() < RECENT);
         }
         if recent.len() < RECENT_MAX {
-            recent.insert(credential, (caller.clone(), Instant::now()));
+            recent.insert(session, (caller.clone(), Instant::now()));
         }
     }
 
-    /// Ends what is remembered of a credential.
-    pub(super) fn forget_recent(&self, credential: &Digest) {
+    /// Ends what is remembered of a session.
+    pub(super) fn forget_recent(&self, session: &Digest) {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        recent.remove(credential);
+        recent.remove(session);
     }
 
     /// Ends what is remembered of a principal.
@@ -318,10 +329,12 @@ pub(super) const SESSION_TIME: Duration = Duration::from_secs(12 * 3_600);
 const IDLE_MS: u64 = 30 * 60_000;
 /// The time of the last use is stored no more often.
 const TOUCH_MS: u64 = 60_000;
-/// The time for which a credential stays valid while the database is away.
+/// The time for which a session stays valid while the database is away.
 const RECENT: Duration = Duration::from_secs(60);
-/// The wait for the database where a credential was valid within the last minute.
-const RECENT_WAIT: Duration = Duration::from_millis(300);
+/// The time after a call without an answer in which the wait for the next one is short. A session that is ended everywhere is in use
+/// for no longer.
+const UNANSWERED: Duration = Duration::from_millis(500);
+const SHORT_WAIT: Duration = Duration::from_millis(300);
 /// No digest: nothing is equal to it.
 const UNKNOWN_SECRET: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 const RECENT_MAX: usize = 1_024;
