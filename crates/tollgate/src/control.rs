@@ -312,7 +312,7 @@ impl Control {
         publish::publish(&self.parts, set, options, author).await
     }
 
-    /// Makes an older version live again; without a number, the parent of the live one.
+    /// Makes an older version live again; without a number, the one before the live one, unless that is a rollback itself.
     ///
     /// # Errors
     /// As for a publish.

@@ -35,7 +35,7 @@ pub enum ControlError {
     TooLarge(String),
     /// A publish would make these rows invalid (409 `rows-invalid`).
     RowsInvalid(Vec<RejectedRow>),
-    /// The live version was not made by a push, or is not the one that was planned (409 `drift`).
+    /// The live version was not made by a push, is not the one that was planned, or is a rollback already (409 `drift`).
     Drift {
         /// The text for people.
         text: String,

@@ -103,6 +103,9 @@ fn a_draft_is_saved_published_changed_and_rolled_back() {
             "a rollback is a new version"
         );
         assert_eq!(server.get("/v1/rule?id=a").expect(200).json()["limit"], "5/min");
+        // Again, without a number: that would return to what was left.
+        request(json!({ "reason": "too loose" })).refused(409, "drift");
+        assert_eq!(server.get("/v1/rule?id=a").expect(200).json()["limit"], "5/min");
         let live = server.get("/v1/version?number=3").expect(200).json();
         assert_eq!(
             (&live["digest"], &live["source"]),

@@ -151,6 +151,18 @@ fn history_rollback_and_check_live() {
     server.succeed(&folder, &["rules", "apply", "rules", "--yes", "--reason", "second"]);
     let back = server.succeed(&folder, &["rules", "rollback", "--reason", "too many"]);
     assert!(back.contains("published version 3, revision 3\n"), "{back}");
+    // As after a lost response: the version before the live one is the one that was left.
+    let repeated = server.run(&folder, &["rules", "rollback", "--reason", "too many"]);
+    assert_eq!(repeated.code, Some(1), "{repeated:?}");
+    assert!(
+        repeated
+            .stderr
+            .contains("version 3, which is live, is a rollback to version 1 already")
+            && repeated.stderr.contains("name the version to return to"),
+        "{repeated:?}"
+    );
+    let named = server.succeed(&folder, &["rules", "rollback", "1", "--reason", "too many"]);
+    assert_eq!(named, "no changes: version 3, revision 3\n");
     let history = server.succeed(&folder, &["rules", "history"]);
     let lines: Vec<&str> = history.lines().collect();
     assert_eq!(lines.len(), 4, "{history}");

@@ -132,13 +132,8 @@ pub(in crate::control) async fn rollback(
     let number = match version {
         Some(number) => number,
         None => {
-            let live = live.head.as_ref().map_or(0, |head| head.live_version);
-            let meta = database.version(live).await?;
-            let parent = meta.map_or(0, |meta| meta.parent);
-            if parent == 0 {
-                return Err(ControlError::NotFound("version before the live one".to_owned()));
-            }
-            parent
+            check_set_condition(&live, &ItemKey::Set, options)?;
+            version_before(database, live.head.as_ref().map_or(0, |head| head.live_version)).await?
         }
     };
     let (_, files) = stored(database, number).await?;
@@ -151,6 +146,25 @@ pub(in crate::control) async fn rollback(
 }
 
 /// Makes a compiled set live, if the live one is still that of `live`: the state that it was made of.
+/// The version that was live before this one. That of a rollback is the one that was left: who repeats a rollback whose response was
+/// lost would return to it.
+async fn version_before(database: &Database, live: u64) -> ControlResult<u64> {
+    let meta = database.version(live).await?;
+    match meta.filter(|meta| meta.parent > 0) {
+        None => Err(ControlError::NotFound("version before the live one".to_owned())),
+        Some(meta) if meta.source.starts_with("rollback") => Err(ControlError::Drift {
+            text: format!(
+                "version {live}, which is live, is a {} already: by {} ({}); name the version to return to",
+                meta.source.replacen(' ', " to version ", 1),
+                meta.actor,
+                meta.reason
+            ),
+            live: None,
+        }),
+        Some(meta) => Ok(meta.parent),
+    }
+}
+
 pub(super) async fn publish_set(
     parts: &Arc<ControlParts>,
     live: &LiveState,
