@@ -10,11 +10,13 @@ use crate::config::{DataDir, Sources};
 use crate::control::database::now_ms;
 use crate::control::model::{Author, DatabaseHead, Digest, Grammar, OverrideRow, SetFile};
 use crate::control::{
-    Control, ControlOptions, ControlResult, ControlSecret, ControlStatus, DatabaseChoice, PublishOptions, PublishSet,
-    RowWrite, RulesOrigin, WriteOptions, Written,
+    Control, ControlOptions, ControlResult, ControlSecret, ControlStatus, DatabaseChoice, InstanceStatus,
+    PublishOptions, PublishSet, RowWrite, RulesOrigin, WriteOptions, Written,
 };
 use crate::rule_source::ConfigLoader;
 use crate::server::gate::Gate;
+use sqlx::ConnectOptions as _;
+use sqlx::sqlite::SqliteConnectOptions;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -380,6 +382,66 @@ async fn a_restored_database_is_behind_until_it_is_adopted() {
     let claim = cache(&server).read(&[CLAIM]).await.unwrap().pop().flatten().unwrap();
     let signer = Signer::new(Some(SECRET.as_bytes()), cache(&server).prefix());
     assert_eq!(Claim::parse(&claim, &signer).unwrap().database_id, head.database_id);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_adoption_that_is_not_committed_leaves_the_claim_with_its_database() {
+    let server = Server::start(ServerKind::Redis70);
+    let service = Instance::start(DatabaseChoice::DataDir, &server).await;
+    service.row("m_1", "20/min").await.unwrap();
+    eventually("a head", async || has_head(&server).await).await;
+    let before = cache(&server).read(&[CLAIM]).await.unwrap().pop().flatten().unwrap();
+
+    // No number is above that of this instance: the database refuses.
+    let signer = Signer::new(Some(SECRET.as_bytes()), cache(&server).prefix());
+    let status = InstanceStatus {
+        epoch: u64::MAX,
+        ..InstanceStatus::default()
+    };
+    let sealed = signer.seal("i:last", &serde_json::to_string(&status).unwrap());
+    let writes = [
+        CacheWrite::Set {
+            name: "i:last",
+            value: sealed.as_bytes(),
+            ttl: TTL,
+        },
+        CacheWrite::Index {
+            member: "last",
+            seen_ms: now_ms(),
+            ttl: TTL,
+        },
+    ];
+    cache(&server).write(&writes).await.unwrap();
+    assert_eq!(service.control.adopt(author()).await.unwrap_err().code(), "malformed");
+    assert_eq!(
+        cache(&server).read(&[CLAIM]).await.unwrap().pop().flatten(),
+        Some(before)
+    );
+    cache(&server)
+        .write(&[CacheWrite::Delete { name: "i:last" }])
+        .await
+        .unwrap();
+
+    // Without an answer of the database, nothing follows the new claim for long.
+    let mut locking = SqliteConnectOptions::new()
+        .filename(service.folder.join("data/control.db"))
+        .connect()
+        .await
+        .unwrap();
+    sqlx::query("BEGIN EXCLUSIVE").execute(&mut locking).await.unwrap();
+    assert_eq!(
+        service.control.adopt(author()).await.unwrap_err().code(),
+        "database-unavailable"
+    );
+    let ttl: i64 = query(&mut connect(&server), &["PTTL", "tg:{cfg}:database"]);
+    assert!((1..=60_000).contains(&ttl), "{ttl}");
+    sqlx::query("ROLLBACK").execute(&mut locking).await.unwrap();
+    let head = service.control.adopt(author()).await.unwrap();
+    let claim = cache(&server).read(&[CLAIM]).await.unwrap().pop().flatten().unwrap();
+    assert_eq!(Claim::parse(&claim, &signer).unwrap().database_id, head.database_id);
+    let ttl: i64 = query(&mut connect(&server), &["PTTL", "tg:{cfg}:database"]);
+    assert!(ttl > 60_000, "{ttl}");
+    service.row("m_1", "30/min").await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -77,22 +77,35 @@ impl CacheReader {
         ))
     }
 
-    /// Moves the claim from whatever is there to another database.
+    /// Moves the claim from whatever is there to another database, and returns what was there.
     ///
     /// # Errors
     /// The cache does not answer, or another instance moves it at the same time.
-    pub async fn move_claim(&self, claim: &Claim, ttl: Duration) -> Result<(), CacheError> {
+    pub async fn move_claim(&self, claim: &Claim, ttl: Duration) -> Result<Option<Vec<u8>>, CacheError> {
         let value = claim.encode(&self.signer).into_bytes();
         let found = self.cache.read(&[CLAIM]).await?.pop().flatten();
         match self.cache.replace(CLAIM, found.as_deref(), &value, ttl).await? {
-            true => Ok(()),
+            true => Ok(found),
             false => Err(CacheError::Unavailable(
                 "another instance adopts a database; try again".to_owned(),
             )),
         }
     }
+
+    /// Puts back what a claim has replaced. One that was moved on since stays.
+    ///
+    /// # Errors
+    /// The cache does not answer.
+    pub async fn restore_claim(&self, claim: &Claim, before: Option<&[u8]>, ttl: Duration) -> Result<(), CacheError> {
+        let value = claim.encode(&self.signer).into_bytes();
+        let before = before.unwrap_or(NO_CLAIM);
+        self.cache.replace(CLAIM, Some(&value), before, ttl).await?;
+        Ok(())
+    }
 }
 
+/// A value that no instance writes as a claim: the next one replaces it.
+const NO_CLAIM: &[u8] = b"-";
 const CLAIM_ATTEMPTS: usize = 3;
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! The right to write: of several databases of one fleet, one is written, and only while it has everything that was acknowledged.
 
 use super::claim::{Claim, ClaimState};
-use crate::control::database::{AdoptRequest, Database, SeenNumbers};
+use super::reader::CacheReader;
+use crate::control::database::{AdoptRequest, Committed, Database, DatabaseError, SeenNumbers};
 use crate::control::layers::ControlParts;
 use crate::control::model::{Author, DatabaseHead};
 use crate::control::{ControlError, ControlResult, fleet};
@@ -224,17 +225,16 @@ impl ControlParts {
             numbers.version = numbers.version.max(instance.status.version);
         }
         let id = Database::new_id()?;
-        if let Some(reader) = &reader {
-            let moved = reader.move_claim(&self.claim_of(&id), self.options.cache_ttl).await;
-            moved.map_err(|error| ControlError::Unavailable(error.to_string()))?;
-        }
         let request = AdoptRequest {
             author,
             database_id: id.clone(),
             replaces: before.map(|head| head.database_id),
             seen: numbers,
         };
-        let committed = database.adopt(request).await?;
+        let committed = match &reader {
+            None => database.adopt(request).await?,
+            Some(reader) => self.adopt_claimed(database, reader, request).await?,
+        };
         {
             let mut health = self.health();
             health.database_id = Some(id);
@@ -249,6 +249,36 @@ impl ControlParts {
         self.wake.notify_one();
         self.wait_applied(committed.revision, ADOPT_WAIT).await;
         Ok(committed.head)
+    }
+}
+
+impl ControlParts {
+    /// Adopts a database under a claim, so that of two clones of one backup one does it. Until the database has committed, the claim
+    /// is for a moment only: without the commit nothing may follow it.
+    async fn adopt_claimed(
+        &self,
+        database: &Database,
+        reader: &CacheReader,
+        request: AdoptRequest,
+    ) -> ControlResult<Committed> {
+        let claim = self.claim_of(&request.database_id);
+        let moved = reader.move_claim(&claim, NEW_CLAIM_TTL).await;
+        let before = moved.map_err(|error| ControlError::Unavailable(error.to_string()))?;
+        let adopted = database.adopt(request).await;
+        let settled = match &adopted {
+            // If the cache does not answer, the control service renews it as soon as it does.
+            Ok(_) => reader.claim(&claim, self.options.cache_ttl).await.map(drop),
+            // It may have been committed all the same. If it was not, the claim lapses.
+            Err(DatabaseError::Unavailable(_)) => Ok(()),
+            Err(_) => {
+                let ttl = self.options.cache_ttl;
+                reader.restore_claim(&claim, before.as_deref(), ttl).await
+            }
+        };
+        if let Err(error) = settled {
+            tracing::warn!(%error, "the claim of the database cannot be written; it lapses within a minute, or is renewed");
+        }
+        Ok(adopted?)
     }
 }
 
@@ -270,5 +300,6 @@ fn claimed_by(claim: &Claim) -> ControlError {
     ))
 }
 
+/// The TTL of a claim for a database that is not there yet.
 const NEW_CLAIM_TTL: Duration = Duration::from_secs(60);
 const ADOPT_WAIT: Duration = Duration::from_secs(2);
