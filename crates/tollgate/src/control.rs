@@ -75,6 +75,9 @@ pub struct ControlOptions {
     pub keep_versions: u64,
     /// The age of audit entries that are kept.
     pub audit_keep: Duration,
+    /// The format of rules and rows that this instance writes, and the newest that it reads: that of the program, or a lower one, as
+    /// an older program has.
+    pub format: u32,
 }
 
 impl Default for ControlOptions {
@@ -90,6 +93,7 @@ impl Default for ControlOptions {
             git_only: false,
             keep_versions: 1_000,
             audit_keep: Duration::from_secs(400 * 86_400),
+            format: plan::FORMAT,
         }
     }
 }

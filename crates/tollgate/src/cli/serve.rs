@@ -11,11 +11,13 @@ mod shared_store;
 mod signals;
 mod store;
 
+use self::control_plane::ControlStart;
 use self::front_ends::FrontEnds;
 use self::signals::Signals;
 use super::{EXIT_OK, fail};
 use crate::config::{Config, Sources, variables};
 use crate::control::Control;
+use crate::control::plan::FORMAT;
 use crate::reload::{LiveSettings, Reloader, error_lines, one_line, report_quarantined};
 use crate::rule_source::{ConfigLoader, ConfigSnapshot, FileSource};
 use crate::server::auth::tokens::Keyring;
@@ -28,7 +30,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::runtime::Handle;
 use tokio::sync::{Mutex, Notify};
 use tokio::task::JoinHandle;
 use tollgate_limiter::core::problem::Problem;
@@ -46,6 +47,9 @@ pub(crate) struct Serve {
     /// Overrides one setting: server.http=127.0.0.1:9000; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
+    /// Writes rules of this format, and reads none that is newer, as an older program does: for tests of upgrades
+    #[arg(long, hide = true, value_name = "N", default_value_t = FORMAT, value_parser = clap::value_parser!(u32).range(0..=i64::from(FORMAT)))]
+    rules_format: u32,
 }
 
 impl Serve {
@@ -80,7 +84,11 @@ impl Serve {
             Ok(runtime) => runtime,
             Err(error) => return fail(&format!("cannot start threads: {error}")),
         };
-        let served = runtime.block_on(serve(loader, snapshot, control_runtime.handle()));
+        let control_start = ControlStart {
+            runtime: control_runtime.handle(),
+            format: self.rules_format,
+        };
+        let served = runtime.block_on(serve(loader, snapshot, control_start));
         // A change that is being committed may end.
         control_runtime.shutdown_timeout(CONTROL_SHUTDOWN);
         match served {
@@ -96,9 +104,9 @@ const CONTROL_SHUTDOWN: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// The reason why it cannot start, or why the counters could not be saved at the end.
-async fn serve(loader: ConfigLoader, snapshot: ConfigSnapshot, control_runtime: &Handle) -> Result<(), String> {
+async fn serve(loader: ConfigLoader, snapshot: ConfigSnapshot, control_start: ControlStart<'_>) -> Result<(), String> {
     let mut store = store::OpenStore::open(&snapshot.config.store, &snapshot.config.data_dir)?;
-    let result = serve_from(&mut store, loader, snapshot, control_runtime).await;
+    let result = serve_from(&mut store, loader, snapshot, control_start).await;
     if result.is_err() {
         // It may have been registered before the start failed.
         store.counters().deregister().await;
@@ -113,8 +121,9 @@ async fn serve_from(
     store: &mut store::OpenStore,
     loader: ConfigLoader,
     snapshot: ConfigSnapshot,
-    control_runtime: &Handle,
+    control_start: ControlStart<'_>,
 ) -> Result<(), String> {
+    let control_runtime = control_start.runtime;
     let ConfigSnapshot {
         config,
         rules,
@@ -165,7 +174,7 @@ async fn serve_from(
             return Ok(());
         }
         control = async {
-            let control = control_plane::start(&config, &gate, &loader, control_runtime);
+            let control = control_plane::start(&config, &gate, &loader, control_start);
             tokio::join!(control, store.wait_until_answered()).0
         } => control?,
     };

@@ -18,7 +18,6 @@ use super::Control;
 use super::database::now_ms;
 use super::layers::ControlParts;
 use super::model::Digest;
-use super::plan::FORMAT;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -198,7 +197,7 @@ fn show(parts: &ControlParts, view: FleetView) {
     let old = view
         .instances
         .iter()
-        .filter(|instance| instance.status.formats < FORMAT);
+        .filter(|instance| instance.status.formats < parts.options.format);
     parts.fleet.state().too_old = old.map(|instance| instance.id.clone()).collect();
     warn(parts, view.warnings);
 }
@@ -245,7 +244,7 @@ pub(super) fn own_status(parts: &Arc<ControlParts>) -> InstanceStatus {
     let head = live.head.as_ref();
     InstanceStatus {
         program: env!("CARGO_PKG_VERSION").to_owned(),
-        formats: FORMAT,
+        formats: parts.options.format,
         database_id: head.map(|head| head.database_id.clone()).unwrap_or_default(),
         epoch: live.epoch(),
         revision: live.revision(),
@@ -267,12 +266,17 @@ pub(super) fn own_status(parts: &Arc<ControlParts>) -> InstanceStatus {
     }
 }
 
-/// All live instances, this one included.
-pub(super) async fn view(parts: &Arc<ControlParts>) -> FleetView {
-    let own = FleetInstance {
+/// This instance.
+fn own(parts: &Arc<ControlParts>) -> FleetInstance {
+    FleetInstance {
         id: parts.instance.clone(),
         status: own_status(parts),
-    };
+    }
+}
+
+/// All live instances, this one included.
+pub(super) async fn view(parts: &Arc<ControlParts>) -> FleetView {
+    let own = own(parts);
     let (mut instances, unverified, error) = match statuses(parts).await {
         Ok(found) => (found.instances, found.unverified, None),
         Err(error) => (Vec::new(), 0, Some(error.to_string())),

@@ -347,6 +347,10 @@ async fn pending_database_set(
     if !is_pending(parts, (version, meta.digest)).await {
         return Ok(None);
     }
+    if meta.format > parts.options.format {
+        parts.reject_format((version, meta.digest), meta.format).await;
+        return Ok(None);
+    }
     Ok(Some((version, meta.digest, database.version_files(version).await?)))
 }
 
@@ -373,7 +377,13 @@ async fn load_snapshot(parts: &Arc<ControlParts>, database: &Database, head: &Da
     let Some(snapshot) = snapshot.filter(is_current) else {
         return Err(Halt::Failed("the database went back while it was read".to_owned()));
     };
-    let whole = WholeState::from_database(snapshot);
+    let format = snapshot.version.as_ref().map_or(0, |meta| meta.format);
+    let mut whole = WholeState::from_database(snapshot);
+    if format > parts.options.format
+        && let Some((version, digest, _)) = whole.set.take()
+    {
+        parts.reject_format((version, digest), format).await;
+    }
     apply(parts, Incoming::Whole(Box::new(whole))).await
 }
 
@@ -456,9 +466,16 @@ async fn pending_cache_set(
     reader: &CacheReader,
     wanted: (u64, Digest),
 ) -> Result<Option<NextSet>, Halt> {
-    match is_pending(parts, wanted).await {
-        false => Ok(None),
-        true => Ok(Some((wanted.0, wanted.1, reader.set(&wanted.1).await?))),
+    if !is_pending(parts, wanted).await {
+        return Ok(None);
+    }
+    match reader.set(&wanted.1, parts.options.format).await {
+        Ok(files) => Ok(Some((wanted.0, wanted.1, files))),
+        Err(FetchError::NewerFormat(format)) => {
+            parts.reject_format(wanted, format).await;
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
     }
 }
 

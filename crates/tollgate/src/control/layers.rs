@@ -257,7 +257,11 @@ impl ControlParts {
         let generation = loader.generation();
         let is_same = |prepared: &PreparedSet| prepared.digest == set.1 && prepared.generation == generation;
         if chain::set_digest(&set.2) != set.1 {
-            self.reject(&set, generation, &["its files have another digest".to_owned()]);
+            self.reject(
+                (set.0, set.1),
+                generation,
+                &["its files have another digest".to_owned()],
+            );
             return None;
         }
         if let Some(prepared) = self.prepared().take().filter(is_same) {
@@ -272,18 +276,29 @@ impl ControlParts {
                 Some((set, snapshot.rules))
             }
             Ok(Err(problems)) => {
-                self.reject(&set, generation, &error_lines(&problems));
+                self.reject((set.0, set.1), generation, &error_lines(&problems));
                 None
             }
             Err(_) => {
-                self.reject(&set, generation, &["the compiler panicked; report this".to_owned()]);
+                self.reject(
+                    (set.0, set.1),
+                    generation,
+                    &["the compiler panicked; report this".to_owned()],
+                );
                 None
             }
         }
     }
 
-    fn reject(&self, set: &NextSet, generation: u64, errors: &[String]) {
-        let version = set.0;
+    /// Rejects the set of a version whose format this instance does not read.
+    pub(super) async fn reject_format(&self, (version, digest): (u64, Digest), format: u32) {
+        let generation = self.loader.lock().await.generation();
+        let newest = self.options.format;
+        let error = format!("it has format {format}, and this instance reads up to {newest}: it needs a newer version");
+        self.reject((version, digest), generation, &[error]);
+    }
+
+    fn reject(&self, (version, digest): (u64, Digest), generation: u64, errors: &[String]) {
         for error in errors {
             tracing::error!("{error}");
         }
@@ -295,7 +310,7 @@ impl ControlParts {
         self.gate.record_managed_failure(&text);
         self.gate.metrics().control.rejected_sets.add(1);
         let mut health = self.health();
-        health.rejected = Some((set.1, generation));
+        health.rejected = Some((digest, generation));
         health.error = Some(text);
     }
 
@@ -311,7 +326,7 @@ impl ControlParts {
             Ok(amended) => Some((set, amended)),
             Err(_) => {
                 let error = "planning one of the last attempts panicked; report this".to_owned();
-                self.reject(&set, loader.generation(), &[error]);
+                self.reject((set.0, set.1), loader.generation(), &[error]);
                 None
             }
         }

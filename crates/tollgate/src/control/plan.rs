@@ -124,7 +124,7 @@ fn key(rule: &Rule) -> (&str, &str) {
     (rule.domain(), rule.id())
 }
 
-/// The grammar level of this program.
+/// The format of the rules and rows that this program writes, and the newest that it reads: the level of their grammar.
 pub const FORMAT: u32 = 1;
 
 #[cfg(test)]

@@ -67,6 +67,14 @@ pub(super) async fn bind(
     }
 }
 
+/// Arguments of the start of the control plane that are no settings.
+#[derive(Clone, Copy)]
+pub(super) struct ControlStart<'r> {
+    pub(super) runtime: &'r Handle,
+    /// The format of rules that it writes, and the newest that it reads.
+    pub(super) format: u32,
+}
+
 /// Starts the control plane with the rules of the disk or the database.
 ///
 /// # Errors
@@ -75,7 +83,7 @@ pub(super) async fn start(
     config: &Config,
     gate: &Arc<Gate>,
     loader: &SharedLoader,
-    runtime: &Handle,
+    start: ControlStart<'_>,
 ) -> Result<Control, String> {
     let settings = config.control.clone();
     // Managed rules may come over a shared store only.
@@ -83,6 +91,7 @@ pub(super) async fn start(
     let follows_cache = settings.options.secret.is_some() || settings.database == DatabaseChoice::None;
     let options = ControlOptions {
         is_managed: has_cache && follows_cache,
+        format: start.format,
         ..settings.options
     };
     let cache = match &config.store {
@@ -90,8 +99,8 @@ pub(super) async fn start(
         StoreSettings::Memory(_) => None,
     };
     let (data_dir, gate, loader) = (config.data_dir.clone(), Arc::clone(gate), Arc::clone(loader));
-    let start = async move { Control::start(&settings.database, &data_dir, options, gate, loader, cache).await };
-    match runtime.spawn(start).await {
+    let control = async move { Control::start(&settings.database, &data_dir, options, gate, loader, cache).await };
+    match start.runtime.spawn(control).await {
         Ok(started) => started,
         Err(error) => Err(format!("the control plane cannot start: {error}")),
     }

@@ -8,6 +8,7 @@ use super::set::{decode_set, encode_set};
 use super::snapshot::{RowSnapshot, SNAPSHOTS, SnapshotList};
 use crate::control::chain::{digest_of, next_chain, set_digest};
 use crate::control::model::{ChangeBody, DatabaseHead, Digest, Grammar, LoggedChange, OverrideRow, SetFile};
+use crate::control::plan::FORMAT;
 use fastrand::Rng;
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
@@ -146,7 +147,7 @@ fn assert_genuine_is_accepted(genuine: &Genuine) {
     let signer = &genuine.signer;
     assert!(genuine.moves_by(genuine.head.encode(signer).as_bytes()));
     assert!(genuine.applies(&genuine.entries()));
-    let (manifest, parts) = encode_set(&genuine.files);
+    let (manifest, parts) = encode_set(&genuine.files, FORMAT);
     assert!(genuine.takes_set(manifest.encode(signer).as_bytes(), &parts));
     let (manifest, parts) = genuine.snapshot.encode();
     assert!(genuine.takes_snapshot(manifest.encode(signer).as_bytes(), &parts));
@@ -267,7 +268,7 @@ fn attack_values(genuine: &Genuine, random: &mut Rng, seed: u64) {
     }];
     let mut rows = genuine.snapshot.clone();
     rows.rows[0].terms = "99999/s".to_owned();
-    let sets = (encode_set(&genuine.files), encode_set(&other_files));
+    let sets = (encode_set(&genuine.files, FORMAT), encode_set(&other_files, FORMAT));
     let snapshots = (genuine.snapshot.encode(), rows.encode());
     type Taken<'g> = &'g dyn Fn(&[u8], &[Vec<u8>]) -> bool;
     let takes_set: Taken<'_> = &|manifest, parts| genuine.takes_set(manifest, parts);

@@ -32,6 +32,8 @@ pub enum ManifestKind {
     Set {
         /// Their digest.
         set: Digest,
+        /// The format of the version.
+        format: u32,
     },
     /// All rows and attributes at a position.
     Rows {
@@ -48,7 +50,7 @@ impl ManifestKind {
     /// The name of the manifest's key.
     pub fn name(&self) -> String {
         match self {
-            Self::Set { set } => format!("set:{set}"),
+            Self::Set { set, .. } => set_name(set),
             Self::Rows { head, .. } => format!("rows:{}", head.revision),
         }
     }
@@ -78,7 +80,7 @@ impl Manifest {
     pub fn encode(&self, signer: &Signer) -> String {
         let (parts, digest) = (self.parts, &self.digest);
         let text = match &self.kind {
-            ManifestKind::Set { set } => format!("{FORMAT} set {set} {parts} {digest}"),
+            ManifestKind::Set { set, format } => format!("{format} set {set} {parts} {digest}"),
             ManifestKind::Rows {
                 head,
                 set,
@@ -112,18 +114,20 @@ impl Manifest {
         };
         let fields: Vec<&str> = text.split(' ').collect();
         let manifest = match fields.as_slice() {
-            [format, ..] if number(format) != Some(FORMAT) => {
-                return Err(format!("the cached {name} needs a newer version of tollgate"));
-            }
-            [_, "set", set, parts, digest] => (|| {
+            [format, "set", set, parts, digest] => (|| {
                 Some(Self {
                     kind: ManifestKind::Set {
                         set: Digest::parse(set)?,
+                        // The reader knows which it can use.
+                        format: u32::try_from(number(format)?).ok()?,
                     },
                     parts: usize::try_from(number(parts)?).ok()?,
                     digest: Digest::parse(digest)?,
                 })
             })(),
+            [format, ..] if number(format) != Some(FORMAT) => {
+                return Err(format!("the cached {name} needs a newer version of tollgate"));
+            }
             [
                 _,
                 "rows",
@@ -177,6 +181,11 @@ impl Manifest {
     }
 }
 
+/// The name of the manifest of a set.
+pub fn set_name(set: &Digest) -> String {
+    format!("set:{set}")
+}
+
 /// Deflates a value and cuts it into parts.
 pub fn cut(kind: ManifestKind, text: &[u8]) -> (Manifest, Vec<Vec<u8>>) {
     let mut encoder = DeflateEncoder::new(Vec::new(), Compression::fast());
@@ -217,7 +226,7 @@ impl<R: Read> Read for BoundedReader<R> {
     }
 }
 
-/// The format of manifests.
+/// The format of the manifests of rows.
 const FORMAT: u64 = 1;
 const MANIFEST_BYTES_MAX: usize = 2_048;
 /// 16 MiB of text that does not deflate at all, and the paths of its files.

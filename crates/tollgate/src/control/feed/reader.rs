@@ -3,7 +3,7 @@
 use super::Signer;
 use super::head::{CacheHead, HEAD};
 use super::log::{LogText, Replay, proves_fork, replay};
-use super::parts::{Manifest, ManifestKind};
+use super::parts::{Manifest, ManifestKind, set_name};
 use super::set::decode_set;
 use super::snapshot::{RowSnapshot, SNAPSHOTS, SnapshotList};
 use crate::control::model::{DatabaseHead, Digest, LoggedChange, SetFile};
@@ -37,6 +37,8 @@ pub enum FetchError {
     Incomplete(String),
     /// The head belongs to another history than the applied one.
     Forked(String),
+    /// The set is of a format that this instance does not read.
+    NewerFormat(u32),
 }
 
 /// The state of the key of the head.
@@ -141,18 +143,22 @@ impl CacheReader {
         )))
     }
 
-    /// Fetches the files of a digest.
+    /// Fetches the files of a digest, of a format up to the newest that is read.
     ///
     /// # Errors
-    /// The cache does not have them.
-    pub async fn set(&self, set: &Digest) -> Result<Vec<SetFile>, FetchError> {
-        let name = ManifestKind::Set { set: *set }.name();
+    /// The cache does not have them, or they have a newer format.
+    pub async fn set(&self, set: &Digest, formats: u32) -> Result<Vec<SetFile>, FetchError> {
+        let name = set_name(set);
         let value = self.cache.read(&[&name]).await?.pop().flatten();
         let Some(value) = value else {
             let text = format!("the cache lacks {name}; waiting for the control service");
             return Err(FetchError::Incomplete(text));
         };
         let manifest = Manifest::parse(&name, &value, &self.signer).map_err(FetchError::Incomplete)?;
+        match manifest.kind {
+            ManifestKind::Set { format, .. } if format > formats => return Err(FetchError::NewerFormat(format)),
+            _ => {}
+        }
         let parts = self.parts(&manifest).await?;
         decode_set(set, &value, &parts, &self.signer).map_err(FetchError::Incomplete)
     }
@@ -241,6 +247,7 @@ impl FetchError {
         match self {
             Self::Cache(error) => error,
             Self::Incomplete(text) | Self::Forked(text) => CacheError::Invalid(text),
+            Self::NewerFormat(_) => CacheError::Invalid(self.to_string()),
         }
     }
 }
@@ -250,6 +257,7 @@ impl fmt::Display for FetchError {
         match self {
             Self::Cache(error) => error.fmt(f),
             Self::Incomplete(text) | Self::Forked(text) => f.write_str(text),
+            Self::NewerFormat(format) => write!(f, "rules of format {format} need a newer version of tollgate"),
         }
     }
 }

@@ -6,7 +6,7 @@
 use super::claim::ClaimState;
 use super::head::{CacheHead, HEAD, Judgement, judge};
 use super::log::{LogText, Replay, replay};
-use super::parts::{Manifest, ManifestKind};
+use super::parts::{Manifest, ManifestKind, set_name};
 use super::reader::{CacheReader, FetchError};
 use super::set::encode_set;
 use super::snapshot::{RowSnapshot, SNAPSHOTS, SnapshotList};
@@ -181,7 +181,7 @@ impl Round<'_> {
         if occasion == Occasion::Interval {
             self.renew_claim(ttl).await?;
         }
-        let set_name = ManifestKind::Set { set: self.set }.name();
+        let set_name = set_name(&self.set);
         let mut values = self.reader.cache.read(&[HEAD, &set_name, SNAPSHOTS]).await?.into_iter();
         let (found, set, snapshots) = (
             values.next().flatten(),
@@ -256,7 +256,7 @@ impl Round<'_> {
         if self.head.live_version == 0 {
             return Ok(());
         }
-        let name = ManifestKind::Set { set }.name();
+        let name = set_name(&set);
         if self.renew(&name, &mut state.whole_set, ttl).await? {
             return Ok(());
         }
@@ -268,7 +268,13 @@ impl Round<'_> {
                 files.map_err(|error| RefillError::Halted(error.to_string()))?
             }
         };
-        self.reader.write_set(&files, ttl).await?;
+        // Without an answer: an instance that is too old for rules of this program waits for a better one.
+        let meta = self.database.version(self.head.live_version).await;
+        let format = meta
+            .ok()
+            .flatten()
+            .map_or(self.parts.options.format, |meta| meta.format);
+        self.reader.write_set(&files, format, ttl).await?;
         match self.renew(&name, &mut state.whole_set, ttl).await? {
             true => Ok(()),
             false => Err(unreadable(&name)),
@@ -507,12 +513,12 @@ impl Round<'_> {
 }
 
 impl CacheReader {
-    /// Writes a set: its parts, then its manifest.
+    /// Writes a set of this format: its parts, then its manifest.
     ///
     /// # Errors
     /// The cache does not answer.
-    pub async fn write_set(&self, files: &[SetFile], ttl: Duration) -> Result<(), CacheError> {
-        let (manifest, parts) = encode_set(files);
+    pub async fn write_set(&self, files: &[SetFile], format: u32, ttl: Duration) -> Result<(), CacheError> {
+        let (manifest, parts) = encode_set(files, format);
         self.write_parts(&manifest, &parts, ttl).await
     }
 
@@ -550,7 +556,7 @@ impl From<FetchError> for RefillError {
     fn from(error: FetchError) -> Self {
         match error {
             FetchError::Cache(error) => Self::Cache(error),
-            FetchError::Incomplete(text) | FetchError::Forked(text) => Self::Halted(text),
+            error => Self::Halted(error.to_string()),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The files of a version as one value of the cache.
 
 use super::Signer;
-use super::parts::{Manifest, ManifestKind, cut, inflate};
+use super::parts::{Manifest, ManifestKind, cut, inflate, set_name};
 use crate::control::chain::set_digest;
 use crate::control::model::{Digest, Grammar, SetFile};
 use serde::{Deserialize, Serialize};
@@ -16,8 +16,8 @@ struct FileLine {
     bytes: usize,
 }
 
-/// The manifest and the parts of a set.
-pub fn encode_set(files: &[SetFile]) -> (Manifest, Vec<Vec<u8>>) {
+/// The manifest and the parts of a set of this format.
+pub fn encode_set(files: &[SetFile], format: u32) -> (Manifest, Vec<Vec<u8>>) {
     let mut text = Vec::new();
     for file in files {
         let line = FileLine {
@@ -31,7 +31,7 @@ pub fn encode_set(files: &[SetFile]) -> (Manifest, Vec<Vec<u8>>) {
         text.extend(file.text.as_bytes());
     }
     let set = set_digest(files);
-    cut(ManifestKind::Set { set }, &text)
+    cut(ManifestKind::Set { set, format }, &text)
 }
 
 /// Reads a set of this digest.
@@ -39,7 +39,7 @@ pub fn encode_set(files: &[SetFile]) -> (Manifest, Vec<Vec<u8>>) {
 /// # Errors
 /// A manifest or parts that no instance has written, or more than 16 MiB of text.
 pub fn decode_set(set: &Digest, manifest: &[u8], parts: &[Vec<u8>], signer: &Signer) -> Result<Vec<SetFile>, String> {
-    let name = ManifestKind::Set { set: *set }.name();
+    let name = set_name(set);
     let manifest = Manifest::parse(&name, manifest, signer)?;
     let deflated = manifest.join(parts)?;
     let files = read_files(&deflated).map_err(|error| format!("the cached {name} cannot be used: {error}"))?;
@@ -88,6 +88,7 @@ const INFLATED_BYTES_MAX: u64 = (TEXT_BYTES_MAX + FILES_MAX * 4_096) as u64;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::plan::FORMAT;
 
     fn file(path: &str, text: &str) -> SetFile {
         SetFile {
@@ -105,7 +106,7 @@ mod tests {
             vec![file("a.yaml", "")],
             vec![file("b/\"ä\".yaml", "rules: []\n{}\n"), file("a.yaml", "no newline")],
         ] {
-            let (manifest, parts) = encode_set(&files);
+            let (manifest, parts) = encode_set(&files, FORMAT);
             let manifest = manifest.encode(&signer);
             let read = decode_set(&set_digest(&files), manifest.as_bytes(), &parts, &signer);
             assert_eq!(read, Ok(files));
@@ -118,7 +119,7 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(7);
         let text: String = (0..1_000_000).map(|_| random.alphanumeric()).collect();
         let files = vec![file("a.yaml", &text)];
-        let (manifest, parts) = encode_set(&files);
+        let (manifest, parts) = encode_set(&files, FORMAT);
         assert!(
             parts.len() > 2
                 && parts

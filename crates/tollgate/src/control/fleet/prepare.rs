@@ -1,7 +1,7 @@
 //! Prepare, then commit: a set is live nowhere before every live instance has compiled it.
 
 use super::link::{end_request, has_cache, is_alone, renew_request, votes, write_request};
-use super::{FleetInstance, LinkError, PrepareRequest, statuses};
+use super::{FleetInstance, LinkError, PrepareRequest, own, statuses};
 use crate::control::layers::ControlParts;
 use crate::control::model::{Digest, SetFile};
 use crate::control::write::Published;
@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep};
 pub(in crate::control) struct Candidate<'s> {
     pub(in crate::control) version: u64,
     pub(in crate::control) digest: Digest,
+    pub(in crate::control) format: u32,
     pub(in crate::control) files: &'s [SetFile],
     /// True if a missing vote does not stop it, and is not waited for long.
     pub(in crate::control) is_rollback: bool,
@@ -26,11 +27,11 @@ pub(in crate::control) struct Candidate<'s> {
 /// # Errors
 /// There is one.
 pub(in crate::control) async fn check_format(parts: &Arc<ControlParts>, format: u32) -> ControlResult<()> {
-    let Ok(found) = statuses(parts).await else {
-        // The request for votes shows it.
-        return Ok(());
-    };
-    let old = others(parts, found.instances).into_iter();
+    // The request for votes shows that others cannot be seen.
+    let found = statuses(parts).await.unwrap_or_default();
+    let mut instances = others(parts, found.instances);
+    instances.push(own(parts));
+    let old = instances.into_iter();
     let old = old.filter(|instance| instance.status.formats < format);
     let old: Vec<InstanceProblems> = old
         .map(|instance| InstanceProblems {
@@ -111,7 +112,9 @@ async fn collect(
     if has_cache(parts)
         && let Some(reader) = parts.reader()
     {
-        let written = reader.write_set(candidate.files, parts.options.cache_ttl).await;
+        let written = reader
+            .write_set(candidate.files, candidate.format, parts.options.cache_ttl)
+            .await;
         written.map_err(LinkError::from)?;
     }
     while !write_request(parts, request).await? {

@@ -5,6 +5,7 @@ use super::*;
 use crate::config::{DataDir, Sources};
 use crate::control::feed::Signer;
 use crate::control::model::{Author, Grammar, SetFile};
+use crate::control::plan::FORMAT;
 use crate::control::{
     ControlError, ControlOptions, ControlResult, ControlSecret, DatabaseChoice, PublishOptions, PublishSet, Published,
     RowWrite, WriteOptions,
@@ -33,6 +34,11 @@ struct Member {
 
 impl Member {
     async fn start(choice: &DatabaseChoice, file_layer: &str, cache: Option<ConfigCache>) -> Self {
+        Self::start_at(FORMAT, choice, file_layer, cache).await
+    }
+
+    /// As a program of this format.
+    async fn start_at(format: u32, choice: &DatabaseChoice, file_layer: &str, cache: Option<ConfigCache>) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("tollgate-fleet-{}-{count}", std::process::id()));
@@ -56,6 +62,7 @@ impl Member {
             poll: Duration::from_millis(100),
             prepare_timeout: Duration::from_secs(PREPARE_SECONDS),
             start_without: true,
+            format,
             ..ControlOptions::default()
         };
         let loader = Arc::new(tokio::sync::Mutex::new(loader));
@@ -82,6 +89,16 @@ impl Member {
         };
         let set = PublishSet::Files(vec![file]);
         self.control.publish(set, &options, author()).await
+    }
+
+    async fn publish_version(&self, number: u64) -> ControlResult<Published> {
+        let options = PublishOptions {
+            force: true,
+            ..PublishOptions::default()
+        };
+        self.control
+            .publish(PublishSet::Version(number), &options, author())
+            .await
     }
 
     /// Waits until it sees so many instances.
@@ -378,6 +395,85 @@ async fn one_that_is_too_old_is_named_and_one_with_another_secret_is_warned_of()
             .prepared,
         1
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_instance_that_is_too_old_for_a_set_keeps_its_own_and_goes_on_with_rows() {
+    let (postgres, redis) = (Postgres::shared(), Server::start(ServerKind::Redis70));
+    for shares_store in [false, true] {
+        let choice = DatabaseChoice::Postgres(postgres.create_database());
+        let store = || shares_store.then(|| cache(&redis));
+        let follower_choice = if shares_store { &DatabaseChoice::None } else { &choice };
+        let older = Member::start_at(FORMAT - 1, &choice, FILE_LAYER, store()).await;
+        let follower = Member::start_at(FORMAT - 1, follower_choice, FILE_LAYER, store()).await;
+        let first = older.publish(SET, PublishOptions::default()).await.unwrap();
+        let current = Member::start(&choice, FILE_LAYER, store()).await;
+        current.sees(3).await;
+        let all = [&older, &follower, &current];
+        let reach = async |revision: u64| {
+            for member in all {
+                assert!(member.control.wait_applied(revision, Duration::from_secs(10)).await);
+            }
+        };
+        reach(first.revision).await;
+        assert!(all.iter().all(|member| member.control.live().version == first.version));
+
+        let named = match current.publish(OTHER_SET, PublishOptions::default()).await {
+            Err(ControlError::FleetRejected(rejections)) => rejections,
+            other => panic!("{other:?}"),
+        };
+        let mut old = [older.id(), follower.id()];
+        old.sort_unstable();
+        assert!(
+            named.iter().map(|rejection| rejection.instance.as_str()).eq(old),
+            "{named:?}"
+        );
+        let skip = PublishOptions {
+            skip_prepare: true,
+            ..PublishOptions::default()
+        };
+        let skipped = current.publish(OTHER_SET, skip).await.unwrap();
+        let row = RowWrite {
+            domain: "default".to_owned(),
+            rule: "plan".to_owned(),
+            subject: [("merchant".to_owned(), "m_1".to_owned())].into(),
+            terms: Some("9/min".to_owned()),
+            note: String::new(),
+            expires_at: 0,
+        };
+        let written = current
+            .control
+            .write_row(row, &WriteOptions::default(), author())
+            .await
+            .unwrap();
+        reach(written.revision).await;
+        assert_eq!(current.control.live().version, skipped.version);
+        for member in [&older, &follower] {
+            let status = member.control.status();
+            assert_eq!((status.version, status.override_rows), (first.version, 1));
+            assert!(
+                status
+                    .error
+                    .is_some_and(|error| error.contains("needs a newer version"))
+            );
+        }
+        eventually("they are known", async || {
+            let mut known = current.control.too_old();
+            known.sort_unstable();
+            known == old
+        })
+        .await;
+        // It cannot publish what it cannot read.
+        match older.publish_version(skipped.version).await {
+            Err(ControlError::FleetRejected(rejections)) => {
+                assert!(
+                    rejections.iter().any(|rejection| rejection.instance == older.id()),
+                    "{rejections:?}"
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

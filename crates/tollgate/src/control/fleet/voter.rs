@@ -2,6 +2,8 @@
 
 use super::link::{self, messages, requests, write_vote};
 use super::{PrepareRequest, Vote};
+use crate::control::database::DatabaseError;
+use crate::control::feed::reader::FetchError;
 use crate::control::layers::ControlParts;
 use crate::control::model::{Digest, SetFile};
 use crate::control::write::publish;
@@ -96,15 +98,19 @@ async fn compile(parts: &Arc<ControlParts>, request: &PrepareRequest) -> Result<
 /// The files of a set, from the shared store or the database.
 async fn fetch(parts: &ControlParts, request: &PrepareRequest) -> Result<Vec<SetFile>, String> {
     if let Some(reader) = parts.reader() {
-        return reader.set(&request.digest).await.map_err(|error| error.to_string());
+        let files = reader.set(&request.digest, parts.options.format).await;
+        return files.map_err(|error| error.to_string());
     }
     let Some(database) = &parts.database else {
         return Err("there is neither a shared store nor a database to read it from".to_owned());
     };
-    let files = database
-        .version_files(request.version)
-        .await
-        .map_err(|error| error.to_string())?;
+    let unread = |error: DatabaseError| error.to_string();
+    if let Some(meta) = database.version(request.version).await.map_err(unread)?
+        && meta.format > parts.options.format
+    {
+        return Err(FetchError::NewerFormat(meta.format).to_string());
+    }
+    let files = database.version_files(request.version).await.map_err(unread)?;
     check_digest(&files, &request.digest)?;
     Ok(files)
 }

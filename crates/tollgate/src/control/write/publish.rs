@@ -4,7 +4,7 @@ use super::{CheckedSet, PlannedSet, PublishOptions, PublishSet, Published, commi
 use crate::control::database::{CommitRequest, Database, ItemCondition, ItemKey, NewVersion, RowCheck, RuleChange};
 use crate::control::layers::{ControlParts, PreparedSet};
 use crate::control::model::{Author, ChangeBody, Digest, Precondition, SetFile, VersionMeta, VersionState};
-use crate::control::plan::{ChangePlan, FORMAT, PlanOp};
+use crate::control::plan::{ChangePlan, PlanOp};
 use crate::control::state::{LiveState, RejectedRow, RuleLayer};
 use crate::control::tables::{RowTables, row_edit};
 use crate::control::{ControlError, ControlResult, SetProblem, chain, fleet, layers};
@@ -63,6 +63,7 @@ pub(in crate::control) async fn plan(parts: &Arc<ControlParts>, files: Vec<SetFi
     let invalid: HashSet<usize> = problems.iter().map(|problem| problem.index).collect();
     let live = parts.gate.active_rules();
     let mut plan = ChangePlan::between(&live, &amended).with_rows(&amended, &rows, |index| invalid.contains(&index));
+    plan.format = parts.options.format;
     let fleet = fleet::view(parts).await.instances;
     let reading = fleet.iter().filter(|instance| instance.status.formats >= plan.format);
     (plan.supported, plan.instances) = (reading.count().max(1), fleet.len().max(1));
@@ -86,7 +87,7 @@ pub(in crate::control) async fn save_version(
     if let Some(same) = newest.into_iter().find(|version| version.digest == digest) {
         return Ok((same, false));
     }
-    let version = new_version(&parts.live.load(), files, options, VersionState::Draft);
+    let version = new_version(parts, &parts.live.load(), files, options, VersionState::Draft);
     Ok((database.save_version(version, &author).await?, true))
 }
 
@@ -145,7 +146,6 @@ pub(in crate::control) async fn rollback(
     publish_set(parts, &live, set, None, ItemKey::Set, &options, author).await
 }
 
-/// Makes a compiled set live, if the live one is still that of `live`: the state that it was made of.
 /// The version that was live before this one. That of a rollback is the one that was left: who repeats a rollback whose response was
 /// lost would return to it.
 async fn version_before(database: &Database, live: u64) -> ControlResult<u64> {
@@ -165,6 +165,7 @@ async fn version_before(database: &Database, live: u64) -> ControlResult<u64> {
     }
 }
 
+/// Makes a compiled set live, if the live one is still that of `live`: the state that it was made of.
 pub(super) async fn publish_set(
     parts: &Arc<ControlParts>,
     live: &LiveState,
@@ -213,14 +214,14 @@ pub(super) async fn publish_set(
     }
     let (digest, rules) = (set.digest, rule_changes(&parts.gate.active_rules(), &set.rules));
     let database = parts.writable().await?;
-    let format = version.as_ref().map_or(FORMAT, |version| version.format);
+    let format = version.as_ref().map_or(parts.options.format, |version| version.format);
     if !options.skip_prepare {
         fleet::prepare::check_format(parts, format).await?;
     }
     let number = match version {
         Some(version) => version.number,
         None => {
-            let version = new_version(live, set.files.clone(), options, VersionState::Prepared);
+            let version = new_version(parts, live, set.files.clone(), options, VersionState::Prepared);
             database.save_version(version, &author).await?.number
         }
     };
@@ -230,6 +231,7 @@ pub(super) async fn publish_set(
         let candidate = fleet::prepare::Candidate {
             version: number,
             digest: set.digest,
+            format,
             files: &set.files,
             is_rollback: options.source.starts_with("rollback"),
         };
@@ -347,10 +349,16 @@ fn rejected(error: &JoinError) -> ControlError {
     ControlError::PrepareRejected(vec![SetProblem::error(text)])
 }
 
-fn new_version(live: &LiveState, files: Vec<SetFile>, options: &PublishOptions, state: VersionState) -> NewVersion {
+fn new_version(
+    parts: &ControlParts,
+    live: &LiveState,
+    files: Vec<SetFile>,
+    options: &PublishOptions,
+    state: VersionState,
+) -> NewVersion {
     NewVersion {
         parent: live.head.as_ref().map_or(0, |head| head.live_version),
-        format: FORMAT,
+        format: parts.options.format,
         state,
         source: options.source.clone(),
         files,
