@@ -29,6 +29,13 @@ pub enum ControlError {
     NotFound(String),
     /// Rules or rows that cannot be used (422 `invalid`).
     Invalid(Vec<SetProblem>),
+    /// A rule that cannot be used with the others (422 `invalid`).
+    InvalidRule {
+        /// The problems in the text of the rule.
+        own: Vec<SetProblem>,
+        /// The problems elsewhere in the set: they may be about rules of any domain.
+        others: Vec<SetProblem>,
+    },
     /// A request that is malformed beyond its rules: a path, a subject (400 `malformed`).
     Malformed(String),
     /// More bytes, rows or rules than are accepted (413 `too-large`).
@@ -90,7 +97,7 @@ impl ControlError {
             Self::Regressed(_) => "database-regressed",
             Self::Stale(_) => "stale",
             Self::NotFound(_) => "not-found",
-            Self::Invalid(_) => "invalid",
+            Self::Invalid(_) | Self::InvalidRule { .. } => "invalid",
             Self::Malformed(_) => "malformed",
             Self::TooLarge(_) => "too-large",
             Self::RowsInvalid(_) => "rows-invalid",
@@ -117,6 +124,7 @@ impl fmt::Display for ControlError {
             },
             Self::NotFound(what) => write!(f, "there is no {what}"),
             Self::Invalid(problems) => write!(f, "{} problems in the rules", problems.len()),
+            Self::InvalidRule { own, others } => write!(f, "{} problems in the rules", own.len() + others.len()),
             Self::Malformed(text)
             | Self::TooLarge(text)
             | Self::Drift { text, .. }

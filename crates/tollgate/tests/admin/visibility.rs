@@ -1,7 +1,7 @@
 //! What a caller must not see: subjects for viewers, other domains for those who are limited to some.
 
 use crate::client::encoded;
-use crate::fixture::{AdminServer, SHOP_EDITOR, SHOP_OPERATOR, Storage, VIEWER, tokens};
+use crate::fixture::{ADMIN, AdminServer, SHOP_EDITOR, SHOP_OPERATOR, Storage, VIEWER, tokens};
 use crate::rules::add_rule;
 use crate::tables::set_row;
 use serde_json::{Value, json};
@@ -256,4 +256,50 @@ fn a_credential_for_some_domains_sees_nothing_of_others() {
             .body(import)
             .refused(403, "domain");
     }
+}
+
+#[test]
+fn an_edit_of_one_rule_shows_no_problems_of_other_domains() {
+    let server = AdminServer::start();
+    let text = "rules:\n\
+                - id: mine\n  domain: shop\n  per: user\n  limit: 5/min\n\
+                - id: secret-plan\n  per: user\n  limit: 5/min\n";
+    let body = json!({ "files": [{ "path": "mixed.yaml", "grammar": "own", "text": text }], "reason": "first" });
+    server
+        .by_admin("POST", "/v1/publish")
+        .if_absent()
+        .json(&body)
+        .expect(200);
+    let target = "/v1/rule?domain=shop&id=mine";
+    let tag = server.get(target).expect(200).header("etag").unwrap().to_owned();
+    let put = |token: &str, limit: &str| {
+        let yaml = format!("id: mine\ndomain: shop\nper: user\nlimit: {limit}\n");
+        let body = json!({ "yaml": yaml, "reason": "x" });
+        server
+            .request("PUT", target)
+            .token(token)
+            .if_match(&tag)
+            .json(&body)
+            .refused(422, "invalid")
+    };
+    // The open bracket swallows the rules after it, and the reader stops there.
+    let (seen, all) = (put(SHOP_EDITOR, "[5/min"), put(ADMIN, "[5/min"));
+    assert!(
+        seen["problems"][0]["text"].as_str().unwrap().starts_with("hidden"),
+        "{seen}"
+    );
+    assert_eq!(
+        (&seen["problems"][0]["line"], &seen["problems"][0]["hint"]),
+        (&json!(6), &Value::Null)
+    );
+    assert!(
+        all["problems"][0]["text"].as_str().unwrap().contains("no key can be"),
+        "{all}"
+    );
+    // A mistake in its own text is shown.
+    let seen = put(SHOP_EDITOR, "5/fortnight");
+    assert!(
+        seen["problems"][0]["text"].as_str().unwrap().contains("fortnight"),
+        "{seen}"
+    );
 }

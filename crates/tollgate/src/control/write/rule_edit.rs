@@ -5,13 +5,15 @@ use super::{PublishOptions, Published, publish};
 use crate::control::chain::digest_of;
 use crate::control::database::ItemKey;
 use crate::control::layers::{ControlParts, layer_of};
-use crate::control::model::{Author, Grammar, SetFile};
+use crate::control::model::{Author, Grammar, Precondition, SetFile};
 use crate::control::plan::{ChangePlan, PlanLine, PlanOp};
 use crate::control::state::{LiveState, RuleLayer, RuleText};
 use crate::control::{ControlError, ControlResult, SetProblem};
 use crate::rule_source::MANAGED_PREFIX;
 use std::fmt::Write;
+use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 use tollgate_limiter::core::rules::{Attempt, Rule, RuleSet};
 
 pub(in crate::control) async fn rule_text(parts: &Arc<ControlParts>, domain: &str, id: &str) -> Option<RuleText> {
@@ -53,17 +55,7 @@ pub(in crate::control) async fn put_rule(
     options: &PublishOptions,
     author: Author,
 ) -> ControlResult<Published> {
-    publish::check_git(parts, options)?;
-    let (live, rules) = live_rules(parts).await;
-    let mut files = live.files.to_vec();
-    match find(&rules, domain, id) {
-        Some(rule) => {
-            let (file, lines) = managed_lines(rule, &mut files)?;
-            file.text = lines.replace(&file.text, Some(yaml));
-        }
-        None => files.push(new_file(domain, id, yaml)),
-    }
-    publish_edit(parts, &live, (domain, id), files, options, author).await
+    edit(parts, (domain, id), Some(yaml), options, author).await
 }
 
 pub(in crate::control) async fn delete_rule(
@@ -73,19 +65,105 @@ pub(in crate::control) async fn delete_rule(
     options: &PublishOptions,
     author: Author,
 ) -> ControlResult<Published> {
+    edit(parts, (domain, id), None, options, author).await
+}
+
+/// Replaces, adds or deletes a rule in the live set, and again where another rule was edited meanwhile.
+async fn edit(
+    parts: &Arc<ControlParts>,
+    name: (&str, &str),
+    yaml: Option<&str>,
+    options: &PublishOptions,
+    author: Author,
+) -> ControlResult<Published> {
     publish::check_git(parts, options)?;
-    let (live, rules) = live_rules(parts).await;
-    let missing = || ControlError::NotFound(format!("rule `{id}` in the domain `{domain}`"));
-    let rule = find(&rules, domain, id).ok_or_else(missing)?;
-    let mut files = live.files.to_vec();
-    let (file, lines) = managed_lines(rule, &mut files)?;
-    if lines.is_only {
-        let path = file.path.clone();
-        files.retain(|file| file.path != path);
-    } else {
-        file.text = lines.replace(&file.text, None);
+    let mut retries = EDIT_RETRIES;
+    loop {
+        let (live, rules) = live_rules(parts).await;
+        let edited = edited_set(&live, &rules, name, yaml)?;
+        let published = publish_edit(parts, &live, name, edited, options, author.clone()).await;
+        match published {
+            Err(ControlError::Stale(found))
+                if retries > 0 && is_unchanged(parts, name, &options.precondition).await =>
+            {
+                retries -= 1;
+                parts.wake.notify_one();
+                parts.wait_applied(found.revision, APPLY_WAIT).await;
+            }
+            published => return published,
+        }
     }
-    publish_edit(parts, &live, (domain, id), files, options, author).await
+}
+
+/// A set with one rule replaced, added or deleted.
+struct EditedSet {
+    files: Vec<SetFile>,
+    /// The file of the new text, and its lines, from 1; none: the rule is deleted.
+    place: Option<(String, Range<u32>)>,
+}
+
+impl EditedSet {
+    /// An error with the problems in the new text apart from those elsewhere.
+    fn divide(place: Option<&(String, Range<u32>)>, error: ControlError) -> ControlError {
+        let ControlError::Invalid(problems) = error else {
+            return error;
+        };
+        let is_own = |problem: &SetProblem| {
+            let line = problem.line.unwrap_or_default();
+            place.is_some_and(|(path, lines)| problem.file.as_ref() == Some(path) && lines.contains(&line))
+        };
+        let (own, others) = problems.into_iter().partition(is_own);
+        ControlError::InvalidRule { own, others }
+    }
+}
+
+/// The set of a state with one rule replaced, added or deleted.
+fn edited_set(
+    live: &LiveState,
+    rules: &RuleSet,
+    (domain, id): (&str, &str),
+    yaml: Option<&str>,
+) -> ControlResult<EditedSet> {
+    let mut files = live.files.to_vec();
+    let place;
+    match (find(rules, domain, id), yaml) {
+        (Some(rule), yaml) => {
+            let (file, lines) = managed_lines(rule, &mut files)?;
+            place = yaml.map(|yaml| (file.path.clone(), lines.lines_of(yaml)));
+            if yaml.is_none() && lines.is_only {
+                let path = file.path.clone();
+                files.retain(|file| file.path != path);
+            } else {
+                file.text = lines.replace(&file.text, yaml);
+            }
+        }
+        (None, Some(yaml)) => {
+            let file = new_file(domain, id, yaml);
+            // Everything in it is new.
+            place = Some((file.path.clone(), 0..u32::MAX));
+            files.push(file);
+        }
+        (None, None) => {
+            return Err(ControlError::NotFound(format!("rule `{id}` in the domain `{domain}`")));
+        }
+    }
+    Ok(EditedSet { files, place })
+}
+
+/// True if a rule is still as a condition has it, whatever was published meanwhile.
+async fn is_unchanged(parts: &Arc<ControlParts>, (domain, id): (&str, &str), precondition: &Precondition) -> bool {
+    let Some(database) = &parts.database else { return false };
+    let Ok(history) = database.rule_history(domain, id, 1).await else {
+        return false;
+    };
+    let last = history.first().filter(|entry| entry.kind != "removed");
+    match *precondition {
+        Precondition::Any => true,
+        Precondition::Absent => last.is_none(),
+        Precondition::Unchanged { epoch, revision } => {
+            epoch == parts.live.load().epoch() && last.is_some_and(|entry| entry.revision == revision)
+        }
+    }
 }
 
 /// The managed state and the active rules that were made of it: they change under the loader's lock only.
@@ -99,7 +177,7 @@ async fn publish_edit(
     parts: &Arc<ControlParts>,
     state: &LiveState,
     (domain, id): (&str, &str),
-    files: Vec<SetFile>,
+    edited: EditedSet,
     options: &PublishOptions,
     author: Author,
 ) -> ControlResult<Published> {
@@ -111,7 +189,9 @@ async fn publish_edit(
         let text = "the live version cannot be used on this instance; publish a whole set, or roll back";
         return Err(ControlError::PrepareRejected(vec![SetProblem::error(text)]));
     }
-    let set = publish::ready(parts, files).await?;
+    let EditedSet { files, place } = edited;
+    let set = publish::ready(parts, files).await;
+    let set = set.map_err(|error| EditedSet::divide(place.as_ref(), error))?;
     let (now, live) = live_rules(parts).await;
     if (now.epoch(), now.set_revision) != (state.epoch(), state.set_revision) {
         // These files lack what was published meanwhile.
@@ -125,9 +205,13 @@ async fn publish_edit(
     let mut others = plan.lines.iter().filter(is_other);
     let others = others.find(|line| !is_quickstart || line.op != PlanOp::Removed);
     if let Some(line) = others {
+        // The caller may not know the names of other domains.
+        let changed = match line.domain == domain {
+            true => format!("`{}`", line.rule),
+            false => "a rule of another domain".to_owned(),
+        };
         return Err(ControlError::Malformed(format!(
-            "this text is not one rule with the id `{id}` in the domain `{domain}`: it changes `{}` in `{}`",
-            line.rule, line.domain
+            "this text is not one rule with the id `{id}` in the domain `{domain}`: it changes {changed}"
         )));
     }
     // Another way to write the same rule is no change.
@@ -215,6 +299,10 @@ fn find<'r>(rules: &'r RuleSet, domain: &str, id: &str) -> Option<&'r Rule> {
 /// The bytes of a name that a path has, three characters each at most: a path has up to 512.
 const PART_MAX: usize = 60;
 const DIGEST_DIGITS: usize = 16;
+/// Further attempts to edit a rule while others are edited.
+const EDIT_RETRIES: u32 = 8;
+/// The wait for what was published meanwhile.
+const APPLY_WAIT: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,6 @@
 //! The lines of one rule in a rule file: found, replaced and removed without touching the others.
 
+use std::ops::Range;
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::yaml::{self, Node, NodeKind};
 
@@ -62,6 +63,13 @@ impl RuleLines {
             yaml.push('\n');
         }
         yaml
+    }
+
+    /// The lines, from 1, that a mapping has in the place of the rule.
+    pub(super) fn lines_of(self, yaml: &str) -> Range<u32> {
+        let number = |line: usize| u32::try_from(line).unwrap_or(u32::MAX);
+        let count = yaml.trim_end().lines().count().max(1);
+        number(self.start + 1)..number(self.start + 1 + count)
     }
 
     /// The file with the rule replaced by a mapping, or removed.

@@ -118,7 +118,7 @@ impl From<ControlError> for AdminProblem {
             ControlError::Full => StatusCode::INSUFFICIENT_STORAGE,
             ControlError::Stale(_) => StatusCode::PRECONDITION_FAILED,
             ControlError::NotFound(_) => StatusCode::NOT_FOUND,
-            ControlError::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
+            ControlError::Invalid(_) | ControlError::InvalidRule { .. } => StatusCode::UNPROCESSABLE_ENTITY,
             ControlError::Malformed(_) => StatusCode::BAD_REQUEST,
             ControlError::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
             _ => StatusCode::CONFLICT,
@@ -130,6 +130,7 @@ impl From<ControlError> for AdminProblem {
             ControlError::Invalid(problems) | ControlError::PrepareRejected(problems) => {
                 problem.with("problems", json!(problems))
             }
+            ControlError::InvalidRule { own, others } => problem.with("problems", json!([own, others].concat())),
             ControlError::FleetRejected(rejections) => {
                 let instances: Vec<&str> = rejections.iter().map(|rejection| rejection.instance.as_str()).collect();
                 let problem = problem.with("instances", json!(instances));

@@ -182,6 +182,8 @@ fn check_rule(call: &Call, present: Option<&RuleText>, options: &PublishOptions)
 
 /// The problem of a write of one rule.
 async fn stale(call: &Call, error: ControlError, (domain, id): (&str, &str), sent: Option<String>) -> AdminProblem {
+    // The caller has sent the text of one rule; its file may have rules of other domains.
+    let error = shown_error(call, error, &[]);
     stale::problem(call, error, async || {
         let found = found(call, domain, id).await;
         let text = |yaml: &str| format!("{}\n", yaml.trim_end());
@@ -291,6 +293,10 @@ pub(super) fn shown(call: &Call, mut problems: Vec<SetProblem>, sent: &[String])
 pub(super) fn shown_error(call: &Call, error: ControlError, sent: &[String]) -> ControlError {
     match error {
         ControlError::Invalid(problems) => ControlError::Invalid(shown(call, problems, sent)),
+        ControlError::InvalidRule { own, others } => ControlError::InvalidRule {
+            own,
+            others: shown(call, others, &[]),
+        },
         ControlError::PrepareRejected(problems) => ControlError::PrepareRejected(shown(call, problems, sent)),
         // An instance may have files of its own.
         ControlError::FleetRejected(mut instances) if call.caller.as_ref().is_none_or(Caller::is_restricted) => {
