@@ -161,6 +161,21 @@ impl Control {
         self.parts.adopt(author).await
     }
 
+    /// Verifies the audit log, and shows the result in the metrics. An anchor that is not in an intact log is a finding about the
+    /// anchor as much as about the log: it is reported only.
+    ///
+    /// # Errors
+    /// No database, or it does not answer.
+    pub async fn verify_audit(&self, anchor: Option<model::Digest>) -> ControlResult<database::AuditReport> {
+        let database = self.parts.database.as_ref().ok_or(ControlError::NoDatabase)?;
+        let report = database.verify_audit(anchor).await?;
+        if report.is_intact() || anchor.is_none() {
+            let is_broken = !report.is_intact();
+            self.parts.gate.metrics().control.audit_broken.set(is_broken.into());
+        }
+        Ok(report)
+    }
+
     /// The rows after a key, in the order of their keys: from the database, or from memory while it is away.
     pub async fn rows(&self, filter: &RowFilter, after: Option<&RowKey>, limit: usize) -> Vec<OverrideRow> {
         if let Some(database) = self.readable_database()

@@ -2,6 +2,8 @@
 
 use crate::client::{Request, use_document};
 use sha2::{Digest as _, Sha256};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions as _, Connection as _, PgConnection};
 use std::fs;
 use std::io::Write;
 use std::net::SocketAddr;
@@ -189,6 +191,24 @@ impl AdminServer {
             let _ = self.runtime.block_on(served);
         }
         self.follower.abort();
+    }
+
+    /// Executes a statement past the server's own code.
+    pub(crate) fn execute(&self, sql: &str) {
+        let sql = sqlx::AssertSqlSafe(sql.to_owned());
+        self.runtime.block_on(async {
+            match &self.options.choice {
+                DatabaseChoice::Postgres(url) => {
+                    let mut connection = PgConnection::connect(url).await.unwrap();
+                    sqlx::query(sql).execute(&mut connection).await.unwrap();
+                }
+                _ => {
+                    let file = SqliteConnectOptions::new().filename(self.data().join("control.db"));
+                    let mut connection = file.connect().await.unwrap();
+                    sqlx::query(sql).execute(&mut connection).await.unwrap();
+                }
+            }
+        });
     }
 
     /// The folder of its data.

@@ -181,6 +181,16 @@ fn the_audit_log_has_every_change_with_its_author_and_is_verified() {
             .expect(200)
             .json();
         assert_eq!((&wrong["ok"], &wrong["anchored"]), (&json!(false), &json!(false)));
+        // The metric shows what the last verification found, and no wrong anchor.
+        let shows = |value: u8| {
+            let text = server.gate.metrics_text();
+            assert!(text.contains(&format!("\ntollgate_audit_chain_ok {value}\n")), "{text}");
+        };
+        shows(1);
+        server.execute("UPDATE audit SET actor = 'eve' WHERE seq = 1");
+        let broken = server.get("/v1/audit/verify").expect(200).json();
+        assert_eq!(broken["ok"], false);
+        shows(0);
         server.get("/v1/audit/verify?anchor=x").refused(400, "malformed");
         server.get("/v1/audit?since=x").refused(400, "malformed");
     }

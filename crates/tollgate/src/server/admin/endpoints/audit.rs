@@ -67,7 +67,7 @@ pub(in crate::server::admin) async fn verify(call: Call) -> EndpointResult {
         }
     };
     call.check_unrestricted()?;
-    let report = call.database()?.verify_audit(anchor).await?;
+    let report = call.control().verify_audit(anchor).await?;
     Ok(Reply::ok(&json!({
         "ok": report.is_intact(),
         "entries": report.entries,
