@@ -271,6 +271,26 @@ pub(crate) fn warn(text: &str) {
     note(&format!("warning: {text}"));
 }
 
+/// Prints the warnings in the response to a write of rows or attributes. Lines are of a file, after so many others.
+pub(crate) fn warn_of_write(done: &Value, lines_before: u64) {
+    let list = |name: &str| done.get(name).and_then(Value::as_array).into_iter().flatten();
+    for warning in list("warnings") {
+        let line = match warning.get("line").and_then(Value::as_u64) {
+            Some(line) => format!("line {}: ", line + lines_before),
+            None => String::new(),
+        };
+        let (text, hint) = (table::cell(warning, "text"), table::cell(warning, "hint"));
+        warn(format!("{line}{text}; {hint}").trim_end_matches("; "));
+    }
+    let old: Vec<&str> = list("too_old").filter_map(Value::as_str).collect();
+    if !old.is_empty() {
+        let old = table::printable(&old.join(", "));
+        warn(&format!(
+            "instances that are too old for it go on without it: {old}; upgrade them"
+        ));
+    }
+}
+
 /// Percent-encodes everything but unreserved characters.
 fn push_encoded(text: &mut String, value: &str) {
     for byte in value.bytes() {

@@ -2,7 +2,7 @@
 
 use super::admin::bulk::{ExportArgs, ImportArgs};
 use super::admin::table::{cell, number, render};
-use super::admin::{AdminArgs, AdminCall, CommandResult, Failure, finish, report};
+use super::admin::{AdminArgs, AdminCall, CommandResult, Failure, finish, report, warn_of_write};
 use super::args::attribute;
 use super::overrides::WriteArgs;
 use clap::Subcommand;
@@ -152,6 +152,7 @@ fn set(subject: &(String, String), name: &str, value: &str, write: &WriteArgs) -
         true => text.push_str(" is valid; nothing was changed"),
         false => text.push_str(&format!(", revision {}", number(&done, "revision"))),
     }
+    warn_of_write(&done, 0);
     Ok(report(&write.admin, &done, &text))
 }
 

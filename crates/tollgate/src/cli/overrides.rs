@@ -2,7 +2,7 @@
 
 use super::admin::bulk::{ExportArgs, ImportArgs};
 use super::admin::table::{cell, number, render, subject_text};
-use super::admin::{AdminArgs, AdminCall, CommandResult, Failure, date, finish, report};
+use super::admin::{AdminArgs, AdminCall, CommandResult, Failure, date, finish, report, warn_of_write};
 use super::args::attribute;
 use clap::Subcommand;
 use hyper::Method;
@@ -233,6 +233,7 @@ fn set(row: &RowArgs, body: &Value, write: &WriteArgs) -> CommandResult {
         true => text.push_str(" is valid; nothing was changed"),
         false => text.push_str(&format!(", revision {}", number(&done, "revision"))),
     }
+    warn_of_write(&done, 0);
     Ok(report(&write.admin, &done, &text))
 }
 

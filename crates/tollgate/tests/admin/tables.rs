@@ -99,6 +99,55 @@ fn a_row_of_an_equal_meaning_is_no_change() {
 }
 
 #[test]
+fn a_row_with_a_misspelt_attribute_is_stored_with_a_warning() {
+    let server = AdminServer::start();
+    let put = |target: &str| {
+        let body = json!({ "terms": "5/min", "allow_orphan": true });
+        server
+            .by_admin("PUT", target)
+            .if_absent()
+            .json(&body)
+            .expect(201)
+            .json()
+    };
+    let row = put("/v1/override?rule=plan&merchnat=m_1");
+    let warning = &row["warnings"][0];
+    assert!(
+        warning["text"].as_str().unwrap().contains("`merchnat` may be misspelt"),
+        "{row}"
+    );
+    assert_eq!(
+        (&warning["severity"], &warning["hint"], &warning["line"]),
+        (&json!("warning"), &json!("did you mean `merchant`?"), &Value::Null)
+    );
+    // One that rules use, and one that is like none of them, are what they are.
+    for target in [
+        "/v1/override?rule=plan&merchant=m_1",
+        "/v1/override?rule=plan&merchant=m_1&region=eu",
+        "/v1/override?rule=of-later&merchant=m_1",
+    ] {
+        assert_eq!(put(target)["warnings"], Value::Null, "{target}");
+    }
+    let lines = "domain,rule,subject,terms,note,expires_at\n\
+                 default,plan,merchant=m_2,5/min,,\n\
+                 default,plan,merchnat=m_2,5/min,,\n\
+                 shop,shop-plan,mercahnt=m_2,5/min,,\n\
+                 default,plan,merchnat=m_3,5/min,,\n";
+    let import = server
+        .by_admin("POST", "/v1/overrides/import")
+        .header("Content-Type", "text/csv");
+    let imported = import.body(lines).expect(200).json();
+    let warned: Vec<(&Value, &Value)> = imported["warnings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|warning| (&warning["line"], &warning["hint"]))
+        .collect();
+    let meant = json!("did you mean `merchant`?");
+    assert_eq!(warned, [(&json!(3), &meant), (&json!(4), &meant)], "one for each name");
+}
+
+#[test]
 fn rows_that_cannot_be_are_refused_with_problems() {
     let server = AdminServer::start();
     let put = |target: &str, body: &Value| server.by_admin("PUT", target).if_absent().json(body);

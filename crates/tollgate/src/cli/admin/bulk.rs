@@ -1,6 +1,6 @@
 //! Import and export of many rows or attributes, in pieces that the admin API takes.
 
-use super::{AdminArgs, AdminCall, CommandResult, Failure, report};
+use super::{AdminArgs, AdminCall, CommandResult, Failure, report, warn_of_write};
 use crate::cli::EXIT_OK;
 use hyper::Method;
 use hyper::header::CONTENT_TYPE;
@@ -88,6 +88,7 @@ impl ImportArgs {
             rows += number("rows");
             changed += number("changed");
             revision = number("revision");
+            warn_of_write(&done, piece.lines_before);
         }
         let body =
             json!({"rows": rows, "changed": changed, "revision": revision, "requests": count, "dry_run": self.dry_run});

@@ -37,6 +37,14 @@ impl SetProblem {
         }
     }
 
+    /// A warning without a location.
+    pub fn warning(text: impl Into<String>) -> Self {
+        Self {
+            severity: "warning",
+            ..Self::error(text)
+        }
+    }
+
     /// The same with a hint.
     pub fn with_hint(self, hint: impl Into<String>) -> Self {
         Self {

@@ -3,14 +3,15 @@
 use super::{AttributeWrite, RowWrite, WriteOptions, Written, commit};
 use crate::control::database::{AttributeKey, CommitRequest, Committed, ItemCondition, ItemKey, RowKey};
 use crate::control::layers::ControlParts;
-use crate::control::model::{Author, ChangeBody, Precondition};
+use crate::control::model::{Author, ChangeBody, Precondition, SubjectValues};
 use crate::control::tables::row_edit;
 use crate::control::{ControlError, ControlResult, SetProblem};
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate_limiter::core::rules::{AttributeEdit, RowEdit};
+use tollgate_limiter::core::rules::{AttributeEdit, RowEdit, RuleSet};
+use tollgate_limiter::core::spelling::is_misspelling_of_known;
 
 /// Sets and deletes rows, all or none.
 pub(in crate::control) async fn write_rows(
@@ -215,6 +216,47 @@ fn check_attributes(parts: &ControlParts, attributes: &[AttributeWrite]) -> Vec<
     problems.collect()
 }
 
+/// Warnings about attributes of subjects that are probably misspelt: such a row matches nothing. Any name is valid, so one is compared
+/// with those that rules of its domain use.
+pub(in crate::control) fn warnings<'r>(
+    rules: &RuleSet,
+    rows: impl IntoIterator<Item = (&'r str, &'r str, &'r SubjectValues)>,
+) -> Vec<SetProblem> {
+    let mut used: HashMap<&str, Vec<&str>> = HashMap::new();
+    let mut seen = HashSet::new();
+    let mut warnings = Vec::new();
+    for ((domain, rule, subject), line) in rows.into_iter().zip(1..) {
+        let used = used.entry(domain).or_insert_with(|| names_used(rules, domain));
+        for name in subject.keys().filter(|name| !used.contains(&name.as_str())) {
+            let meant = used.iter().find(|known| is_misspelling_of_known(name, known));
+            if let Some(meant) = meant
+                && seen.insert((domain, rule, name))
+                && warnings.len() < WARNINGS_MAX
+            {
+                let text = format!("the attribute `{name}` may be misspelt: no rule of this domain uses it");
+                let hint = format!("did you mean `{meant}`?");
+                warnings.push(SetProblem::warning(text).with_hint(hint).at_line(line));
+            }
+        }
+    }
+    warnings
+}
+
+/// The attributes that rules of a domain use, and those that are derived.
+fn names_used<'s>(rules: &'s RuleSet, domain: &str) -> Vec<&'s str> {
+    let of_domain = rules.rules().iter().filter(|rule| rule.domain() == domain);
+    let mut names: BTreeSet<&str> = of_domain
+        .flat_map(|rule| {
+            let per = rule.per().iter().map(|dimension| dimension.attribute());
+            per.chain(rule.when().iter().map(|condition| condition.attribute()))
+        })
+        .collect();
+    for derived in rules.derived_attributes() {
+        names.extend([&*derived.name, &*derived.from]);
+    }
+    names.into_iter().collect()
+}
+
 /// The problem of a row that no rule set would take.
 fn row_problem(row: &RowWrite) -> Option<SetProblem> {
     let is_bad = |text: &String, max: usize| text.is_empty() || text.len() > max || text.contains(char::is_control);
@@ -287,6 +329,7 @@ fn attribute_key(attribute: &AttributeWrite) -> AttributeKey {
 
 const IMPORT_MAX: usize = 10_000;
 const PROBLEMS_MAX: usize = 1_000;
+const WARNINGS_MAX: usize = 20;
 const NAME_MAX: usize = 256;
 const VALUE_MAX: usize = 1_024;
 const NOTE_MAX: usize = 500;

@@ -1,7 +1,7 @@
 //! Subject attributes. They apply in all domains, so only callers of all domains see and change them.
 
 use super::EndpointResult;
-use super::overrides::{audit_export, with_lines, with_next};
+use super::overrides::{audit_export, with_lines, with_next, with_notices};
 use super::stale::{self, PresentItem};
 use crate::control::database::{AttributeFilter, AttributeKey};
 use crate::control::model::SubjectAttribute;
@@ -132,6 +132,7 @@ pub(in crate::server::admin) async fn put(call: Call) -> EndpointResult {
     if let (true, Value::Object(members)) = (options.dry_run, &mut item) {
         members.insert("dry_run".into(), true.into());
     }
+    let item = with_notices(&call, item, &[]);
     Ok(Reply::item(status, item, written.epoch, written.revision))
 }
 
@@ -208,14 +209,15 @@ pub(in crate::server::admin) async fn import(call: Call) -> EndpointResult {
         .import_attributes(writes.collect(), &options, call.author(reason)?)
         .await;
     let written = written.map_err(|error| with_lines(error, &lines))?;
-    Ok(Reply::ok(&json!({
+    let imported = json!({
         "rows": lines.len(),
         "changed": written.changed,
         "revisions": written.revisions,
         "revision": written.revision,
         "epoch": written.epoch,
         "dry_run": options.dry_run,
-    })))
+    });
+    Ok(Reply::ok(&with_notices(&call, imported, &[])))
 }
 
 pub(in crate::server::admin) async fn export(call: Call) -> EndpointResult {

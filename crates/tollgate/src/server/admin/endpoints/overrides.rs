@@ -176,10 +176,28 @@ pub(in crate::server::admin) async fn put(call: Call) -> EndpointResult {
         StatusCode::OK
     };
     let mut item = row_item(&call, &row);
+    let subject = [(row.domain.as_str(), row.rule.as_str(), &row.subject)];
+    let mut warnings = call.control().row_warnings(subject);
+    warnings.iter_mut().for_each(|warning| warning.line = None);
     if let (true, Value::Object(members)) = (options.dry_run, &mut item) {
         members.insert("dry_run".into(), true.into());
     }
+    let item = with_notices(&call, item, &warnings);
     Ok(Reply::item(status, item, written.epoch, written.revision))
+}
+
+/// The result of a write with its warnings, and with the instances that are too old to read what was written: they go on without it.
+pub(in crate::server::admin) fn with_notices(call: &Call, mut item: Value, warnings: &[SetProblem]) -> Value {
+    let too_old = call.control().too_old();
+    if let Value::Object(members) = &mut item {
+        if !warnings.is_empty() {
+            members.insert("warnings".into(), json!(warnings));
+        }
+        if !too_old.is_empty() {
+            members.insert("too_old".into(), json!(too_old));
+        }
+    }
+    item
 }
 
 /// The problem of a write of one row.
@@ -325,29 +343,40 @@ pub(in crate::server::admin) async fn import(call: Call) -> EndpointResult {
         dry_run: call.query.flag("dry_run")?,
         ..WriteOptions::default()
     };
+    let subjects = writes
+        .iter()
+        .map(|row| (row.domain.as_str(), row.rule.as_str(), &row.subject));
+    let mut warnings = call.control().row_warnings(subjects);
+    to_file_lines(&mut warnings, &lines);
     let written = call.control().import_rows(writes, &options, call.author(reason)?).await;
     let written = written.map_err(|error| with_lines(error, &lines))?;
-    Ok(Reply::ok(&json!({
+    let imported = json!({
         "rows": count,
         "changed": written.changed,
         "revisions": written.revisions,
         "revision": written.revision,
         "epoch": written.epoch,
         "dry_run": options.dry_run,
-    })))
+    });
+    Ok(Reply::ok(&with_notices(&call, imported, &warnings)))
 }
 
 /// The error of an import, with the lines of the file instead of the indices of rows.
 pub(in crate::server::admin) fn with_lines(error: ControlError, lines: &[u32]) -> AdminProblem {
     match error {
         ControlError::Invalid(mut problems) => {
-            for problem in &mut problems {
-                let index = problem.line.and_then(|line| usize::try_from(line).ok()?.checked_sub(1));
-                problem.line = index.and_then(|index| lines.get(index).copied());
-            }
+            to_file_lines(&mut problems, lines);
             ControlError::Invalid(problems).into()
         }
         error => error.into(),
+    }
+}
+
+/// Replaces the indices of rows by the lines of the file.
+fn to_file_lines(problems: &mut [SetProblem], lines: &[u32]) {
+    for problem in problems {
+        let index = problem.line.and_then(|line| usize::try_from(line).ok()?.checked_sub(1));
+        problem.line = index.and_then(|index| lines.get(index).copied());
     }
 }
 
