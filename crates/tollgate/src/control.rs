@@ -201,6 +201,15 @@ impl Control {
         self.parts.tables.row_error(domain, rule, subject)
     }
 
+    /// Warnings about subjects of rows, which are stored all the same: attributes that are probably misspelt. One for each, with the
+    /// index of the first such row, from 1, as its line.
+    pub fn row_warnings<'r>(
+        &self,
+        rows: impl IntoIterator<Item = (&'r str, &'r str, &'r SubjectValues)>,
+    ) -> Vec<SetProblem> {
+        rows::warnings(&self.parts.gate.active_rules(), rows)
+    }
+
     /// True if the active rules have a rule of this name that rows can belong to.
     pub fn has_rule(&self, domain: &str, rule: &str) -> bool {
         self.parts.has_rule(domain, rule)

@@ -4,6 +4,7 @@ use crate::namespace;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,15 +17,38 @@ pub(crate) struct Node {
     port: u16,
     log: Arc<Mutex<String>>,
     folder: PathBuf,
-    environment: Vec<(&'static str, PathBuf)>,
+    start: Start,
     /// The port of its admin API, if it has one.
     pub(crate) admin: Option<u16>,
+}
+
+/// Everything that a process of a node is started with beside its settings.
+#[derive(Clone, Default)]
+struct Start {
+    environment: Vec<(&'static str, PathBuf)>,
+    arguments: Vec<&'static str>,
 }
 
 impl Node {
     /// Starts one with a control plane. `control` and `admin` are among the settings.
     pub(crate) fn start_managed(settings: &str) -> Self {
-        Self::start_with(settings, Vec::new(), Some(namespace::port()))
+        Self::start_with(settings, Start::default(), Some(namespace::port()))
+    }
+
+    /// The same, as a program that knows an older format of rules.
+    pub(crate) fn start_old(settings: &str) -> Self {
+        let start = Start {
+            arguments: vec!["--rules-format", "0"],
+            ..Start::default()
+        };
+        Self::start_with(settings, start, Some(namespace::port()))
+    }
+
+    /// Stops an old one and starts the present program in its place.
+    pub(crate) fn upgrade(&mut self) {
+        self.stop();
+        self.start.arguments.clear();
+        self.restart();
     }
 
     /// Starts one with these settings, in YAML, beside where it listens.
@@ -34,7 +58,11 @@ impl Node {
 
     /// The same with something in its environment.
     pub(crate) fn start_in(settings: &str, environment: Vec<(&'static str, PathBuf)>) -> Self {
-        Self::start_with(settings, environment, None)
+        let start = Start {
+            environment,
+            ..Start::default()
+        };
+        Self::start_with(settings, start, None)
     }
 
     /// Writes the settings of a node with a control plane; nothing runs yet. See [`Node::restart_timed`].
@@ -49,20 +77,20 @@ impl Node {
         node
     }
 
-    fn start_with(settings: &str, environment: Vec<(&'static str, PathBuf)>, admin: Option<u16>) -> Self {
+    fn start_with(settings: &str, start: Start, admin: Option<u16>) -> Self {
         let port = namespace::port();
         let folder = std::env::temp_dir().join(format!("tollgate-chaos-{}-{port}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let server = format!("server: {{ http: '127.0.0.1:{port}' }}\n");
         fs::write(folder.join("tollgate.yaml"), server + settings).unwrap();
         let log = Arc::new(Mutex::new(String::new()));
-        let child = spawn(&folder, &environment, admin, &log);
+        let child = spawn(&folder, &start, admin, &log);
         Self {
             child,
             port,
             log,
             folder,
-            environment,
+            start,
             admin,
         }
     }
@@ -70,14 +98,14 @@ impl Node {
     /// Starts it again where it was, with the same settings. It must have ended.
     pub(crate) fn restart(&mut self) {
         let _ = self.child.wait();
-        self.child = spawn(&self.folder, &self.environment, self.admin, &self.log);
+        self.child = spawn(&self.folder, &self.start, self.admin, &self.log);
     }
 
     /// The same, and how long it took until it was ready for traffic; none: it was not within the time.
     pub(crate) fn restart_timed(&mut self, within: Duration) -> Option<Duration> {
         let started = Instant::now();
         let _ = self.child.wait();
-        self.child = spawn_unready(&self.folder, &self.environment, self.admin, &self.log).0;
+        self.child = spawn_unready(&self.folder, &self.start, self.admin, &self.log).0;
         while started.elapsed() < within {
             if self.get("/readyz").is_some_and(|(status, _)| status == 200) {
                 return Some(started.elapsed());
@@ -180,6 +208,21 @@ impl Node {
         Duration::from_millis(ticks * 10)
     }
 
+    /// Lets it have so many bytes of memory more than it has; one that it is not given ends it.
+    pub(crate) fn limit_memory(&self, more: u64) {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmData:")).unwrap();
+        let kib: u64 = line.split_whitespace().next().unwrap().parse().unwrap();
+        let (id, limit) = (self.child.id().to_string(), kib * 1024 + more);
+        namespace::run_program("prlimit", &["--pid", &id, &format!("--data={limit}")]);
+    }
+
+    /// The signal that has ended it; none while it runs, or if it exited.
+    pub(crate) fn ended_by_signal(&mut self) -> Option<i32> {
+        let status = self.child.try_wait().ok()??;
+        status.signal()
+    }
+
     /// Bytes of memory that are really there.
     pub(crate) fn resident(&self) -> f64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
@@ -224,13 +267,8 @@ impl Drop for Node {
     }
 }
 
-fn spawn(
-    folder: &Path,
-    environment: &[(&'static str, PathBuf)],
-    admin: Option<u16>,
-    log: &Arc<Mutex<String>>,
-) -> Child {
-    let (mut child, stdout) = spawn_unready(folder, environment, admin, log);
+fn spawn(folder: &Path, start: &Start, admin: Option<u16>, log: &Arc<Mutex<String>>) -> Child {
+    let (mut child, stdout) = spawn_unready(folder, start, admin, log);
     let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
     if !lines.any(|line| line == "ready") {
         let _ = child.wait();
@@ -243,17 +281,13 @@ fn spawn(
 }
 
 /// Starts it without waiting for it to be ready.
-fn spawn_unready(
-    folder: &Path,
-    environment: &[(&'static str, PathBuf)],
-    admin: Option<u16>,
-    log: &Arc<Mutex<String>>,
-) -> (Child, ChildStdout) {
+fn spawn_unready(folder: &Path, start: &Start, admin: Option<u16>, log: &Arc<Mutex<String>>) -> (Child, ChildStdout) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command
         .arg("serve")
+        .args(&start.arguments)
         .current_dir(folder)
-        .envs(environment.iter().map(|(name, path)| (name, path)));
+        .envs(start.environment.iter().map(|(name, path)| (name, path)));
     for front_end in ["GRPC", "RESP", "DEBUG"] {
         command.env(format!("TOLLGATE_SERVER__{front_end}"), "disabled");
     }

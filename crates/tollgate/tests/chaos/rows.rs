@@ -96,6 +96,7 @@ pub(crate) const ALL: &[Row] = &[
         instance::against_memory,
     ),
     row(43, "an instance dies of a set of rules", publish::deadly),
+    row(44, "an instance is too old for a set of rules", publish::too_old),
     row(
         45,
         "the control service is killed while it publishes",

@@ -316,9 +316,16 @@ fn tear_journal(folder: &Path) {
     }
 }
 
-/// The database is put back to an older state, while instances have a newer one.
+/// The database is put back to an older state, while instances have a newer one; or to one with another last commit, as after a
+/// failover that lost one.
 pub(super) fn restored(plan: &Plan) -> Measurements {
     let mut measurements = Measurements::default();
+    restored_to(plan, &mut measurements, "older");
+    restored_to(plan, &mut measurements, "forked");
+    measurements
+}
+
+fn restored_to(plan: &Plan, measurements: &mut Measurements, state: &str) {
     let store = Server::start(ServerKind::Redis70);
     let shared = |database: &str| {
         let rules = hot_and_many("local");
@@ -328,6 +335,7 @@ pub(super) fn restored(plan: &Plan) -> Measurements {
             admin::settings(database)
         )
     };
+    let name = |what: &str| format!("{state}: {what}");
     let mut node = Node::start_managed(&shared("data_dir"));
     expect_done(&publish(&node, MANAGED));
     let mut follower = Node::start_managed(&shared("none"));
@@ -336,27 +344,33 @@ pub(super) fn restored(plan: &Plan) -> Measurements {
     let database = node.folder().join("data/control.db");
     let backup = node.folder().join("backup.db");
     copy_database(&database, &backup);
-    rows.write(&node, plan.pick(5, 50));
+    match state {
+        "older" => rows.write(&node, plan.pick(5, 50)),
+        _ => rows.write(&node, 1),
+    }
     let newest = position(&node);
     wait_until("the follower has all changes", || position(&follower) == newest);
     node.kill();
-    for extension in ["db", "db-wal", "db-shm"] {
-        let _ = std::fs::remove_file(database.with_extension(extension));
+    if state == "forked" {
+        add_other_commit(&backup);
     }
-    std::fs::copy(&backup, &database).unwrap();
+    replace_database(&backup, &database);
     node.restart();
     let restarted = Instant::now();
     let is_noticed = || {
         let status = get(&node, "/v1/status").body;
-        status["forked"] == true || status["regressed"].is_string()
+        match state {
+            "older" => status["regressed"].is_string(),
+            _ => status["forked"] == true,
+        }
     };
-    wait_until("the old database is noticed", is_noticed);
-    measurements.within("noticed", Some(restarted.elapsed()), Duration::from_secs(10));
+    wait_until("the other state is noticed", is_noticed);
+    measurements.within(&name("noticed"), Some(restarted.elapsed()), Duration::from_secs(10));
     let write = put_row(&node, "managed", "late", "5/s");
-    measurements.holds("writes are refused with 409", write.status == 409);
+    measurements.holds(&name("writes are refused with 409"), write.status == 409);
     pause(plan.seconds(1.0, 5.0));
     measurements.holds(
-        "nothing goes back",
+        &name("nothing goes back"),
         position(&node) == newest && position(&follower) == newest,
     );
     let adopted = admin::call(
@@ -366,18 +380,44 @@ pub(super) fn restored(plan: &Plan) -> Measurements {
         "",
         Some(&serde_json::json!({ "reason": "restored" })),
     );
-    measurements.holds("adopt is done", adopted.is_done());
+    measurements.holds(&name("adopt is done"), adopted.is_done());
     let since = Instant::now();
     wait_until("the follower is at the adopted state", || {
         position(&node).0 > newest.0 && position(&follower) == position(&node)
     });
-    measurements.within("equal after adopt", Some(since.elapsed()), Duration::from_secs(5));
+    measurements.within(
+        &name("equal after adopt"),
+        Some(since.elapsed()),
+        Duration::from_secs(5),
+    );
     measurements.holds(
-        "writes are done again",
+        &name("writes are done again"),
         put_row(&node, "managed", "again", "5/s").is_done(),
     );
-    measurements.none("panics and dead nodes", broken(&mut node) + broken(&mut follower));
-    measurements
+    measurements.none(
+        &name("panics and dead nodes"),
+        broken(&mut node) + broken(&mut follower),
+    );
+}
+
+/// Commits a row to a database that no instance has.
+fn add_other_commit(path: &Path) {
+    let mut alone = managed_node("data_dir");
+    alone.kill();
+    let database = alone.folder().join("data/control.db");
+    std::fs::create_dir_all(alone.folder().join("data")).unwrap();
+    replace_database(path, &database);
+    alone.restart();
+    expect_done(&put_row(&alone, "managed", "other", "5/s"));
+    std::fs::remove_file(path).unwrap();
+    copy_database(&database, path);
+}
+
+fn replace_database(from: &Path, to: &Path) {
+    for extension in ["db", "db-wal", "db-shm"] {
+        let _ = std::fs::remove_file(to.with_extension(extension));
+    }
+    std::fs::copy(from, to).unwrap();
 }
 
 fn copy_database(from: &Path, to: &Path) {

@@ -1,20 +1,20 @@
-//! Publishes that go wrong: an instance that dies of a set, a control service that dies while it publishes.
+//! Publishes that go wrong: an instance that dies of a set or is too old for it, a control service that dies while it publishes.
 
 use super::database::expect_done;
-use crate::admin::{self, get, position, publish};
+use crate::admin::{self, AdminResponse, get, position, publish, publish_with, put_row};
 use crate::audit::broken;
 use crate::harness::{hot_and_many, pause, wait_until};
 use crate::measurements::Measurements;
 use crate::node::Node;
 use crate::plan::Plan;
-use crate::resp::RespClient;
+use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::Instant;
 use tollgate_core::testing::random::Random;
 use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 fn settings(store: &Server, database: &str) -> String {
-    let control = admin::settings(database).replace("control: { ", "control: { prepare_timeout: 3s, ");
+    let control = admin::settings(database).replace("control: { ", "control: { prepare_timeout: 5s, ");
     format!(
         "store: '{}'\nlog: info\n{control}{}",
         store.url(),
@@ -39,7 +39,35 @@ fn limits(node: &Node) -> Vec<String> {
     vec![text("first"), text("second")]
 }
 
-/// One of four instances dies of a set while it compiles it.
+/// A set that takes memory to compile.
+fn large_set(rules: u32) -> String {
+    let mut text = set(1);
+    for number in 0..rules {
+        text.push_str(&format!(
+            "- {{ id: many-{number}, when: {{ kind: many, path: /v1/{number} }}, per: user, limit: 5/s }}\n"
+        ));
+    }
+    text
+}
+
+/// The live instances as one of them sees them.
+fn instances(node: &Node) -> Vec<Value> {
+    let body = get(node, "/v1/instances").body;
+    body["items"].as_array().cloned().unwrap_or_default()
+}
+
+fn knows_all(node: &Node, count: usize) {
+    wait_until("all instances are known", || instances(node).len() == count);
+}
+
+/// True if a response names these instances and no others.
+fn names(response: &AdminResponse, ids: &[&str]) -> bool {
+    response.body["instances"]
+        .as_array()
+        .is_some_and(|named| named.iter().filter_map(Value::as_str).eq(ids.iter().copied()))
+}
+
+/// One of four instances dies of a set while it compiles it: it is not given the memory that the set takes.
 pub(super) fn deadly(plan: &Plan) -> Measurements {
     let mut measurements = Measurements::default();
     let store = Server::start(ServerKind::Redis70);
@@ -50,38 +78,22 @@ pub(super) fn deadly(plan: &Plan) -> Measurements {
     wait_until("all have the first set", || {
         others.iter().all(|node| position(node) == old)
     });
-    wait_until("all instances are known", || {
-        get(&control, "/v1/instances").body["items"]
-            .as_array()
-            .is_some_and(|items| items.len() >= 4)
-    });
+    let large = large_set(plan.pick(5_000, 20_000));
     for _ in 0..plan.pick(1, 5) {
-        let mut notices = RespClient::connect(store.port()).unwrap();
-        notices.send("SUBSCRIBE tg:{cfg}:invalidate").unwrap();
-        notices.read_reply().unwrap().unwrap();
-        let victim = &mut others[0];
-        let response = std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while let Ok(Ok(words)) = notices.read_reply() {
-                    if words.last().is_some_and(|text| text.starts_with("prepare")) {
-                        victim.kill();
-                        return;
-                    }
-                }
-            });
-            publish(&control, &set(1))
-        });
-        // Killed after its vote, it has not died of the set.
-        if response.is_done() {
-            measurements.note("voted before it was killed", 1.0);
-            others[0].restart();
-            expect_done(&publish(&control, &set(0)));
-            continue;
-        }
+        knows_all(&control, 4);
+        let id = get(&others[0], "/v1/status").body["instance"].clone();
+        others[0].limit_memory(8 << 20);
+        let response = publish(&control, &large);
         measurements.holds(
             "refused with 409 prepare-incomplete",
             response.body["code"] == "prepare-incomplete",
         );
+        measurements.holds(
+            "the one that died is named",
+            names(&response, &[id.as_str().unwrap_or_default()]),
+        );
+        measurements.holds("it was aborted", others[0].ended_by_signal() == Some(SIGABRT));
+        measurements.holds("it died of the set", others[0].log().contains("memory allocation of"));
         let live: Vec<bool> = others[1..].iter().map(|node| position(node).3 == old.3).collect();
         measurements.holds(
             "live nowhere",
@@ -91,13 +103,82 @@ pub(super) fn deadly(plan: &Plan) -> Measurements {
         wait_until("the instance returns with the old set", || {
             position(&others[0]).3 == old.3
         });
-        wait_until("all instances are known again", || {
-            get(&control, "/v1/instances").body["items"]
-                .as_array()
-                .is_some_and(|items| items.len() == 4)
-        });
     }
-    let dead: f64 = others[1..].iter_mut().map(broken).sum();
+    knows_all(&control, 4);
+    let done = publish(&control, &large);
+    measurements.holds(
+        "with enough memory it is live everywhere",
+        done.is_done() && done.body["applied"] == 4,
+    );
+    let dead: f64 = others.iter_mut().map(broken).sum();
+    measurements.none("panics and dead nodes", dead + broken(&mut control));
+    measurements
+}
+
+/// One of four instances is too old for the rules of the others.
+pub(super) fn too_old(_: &Plan) -> Measurements {
+    let mut measurements = Measurements::default();
+    let store = Server::start(ServerKind::Redis70);
+    // All are old at first.
+    let mut control = Node::start_old(&settings(&store, "data_dir"));
+    expect_done(&publish(&control, &set(0)));
+    let mut others = [(); 3].map(|()| Node::start_old(&settings(&store, "none")));
+    let old = position(&control);
+    wait_until("all have the first set", || {
+        others.iter().all(|node| position(node) == old)
+    });
+    control.upgrade();
+    let [left, upgraded @ ..] = &mut others;
+    upgraded.iter_mut().for_each(Node::upgrade);
+    knows_all(&control, 4);
+    let before = limits(left);
+    let id = get(left, "/v1/status").body["instance"].clone();
+    let id = id.as_str().unwrap_or_default();
+
+    let refused = publish(&control, &set(1));
+    measurements.holds(
+        "refused with 409 prepare-rejected",
+        refused.status == 409 && refused.body["code"] == "prepare-rejected",
+    );
+    measurements.holds("the old one is named", names(&refused, &[id]));
+    let is_nowhere = upgraded
+        .iter()
+        .chain([&control, &*left])
+        .all(|node| position(node) == old);
+    measurements.holds("live nowhere", is_nowhere);
+
+    let skipped = publish_with(&control, &set(1), "?wait=2s&prepare=skip");
+    let since = Instant::now();
+    measurements.holds("prepare=skip is done", skipped.is_done());
+    let reported = |node: &Node| {
+        let found = instances(node).into_iter().find(|instance| instance["id"] == id);
+        found.is_some_and(|found| found["error"].to_string().contains("needs a newer version"))
+    };
+    wait_until("the old one reports it", || reported(&control));
+    measurements.within("reported after", Some(since.elapsed()), Duration::from_secs(3));
+    wait_until("the others have the new set", || {
+        upgraded.iter().all(|node| limits(node) == limits(&control))
+    });
+    measurements.holds("the others have the new set", limits(&control) != before);
+    measurements.holds("the old one keeps its set", limits(left) == before);
+
+    wait_until("it is known to be too old", || {
+        put_row(&control, "first", "u", "1/s").body["too_old"] == json!([id])
+    });
+    let row = put_row(&control, "first", "late", "1/s");
+    measurements.holds("the answer to a row names it", row.body["too_old"] == json!([id]));
+    wait_until("rows that it reads are applied", || {
+        position(left).1 == position(&control).1
+    });
+    left.upgrade();
+    wait_until("the upgraded one has the new set", || {
+        position(left) == position(&control)
+    });
+    measurements.holds("after its upgrade it has the new set", limits(left) == limits(&control));
+    wait_until("it is named no more", || {
+        put_row(&control, "first", "late", "1/s").body["too_old"].is_null()
+    });
+    let dead: f64 = others.iter_mut().map(broken).sum();
     measurements.none("panics and dead nodes", dead + broken(&mut control));
     measurements
 }
@@ -147,6 +228,7 @@ pub(super) fn interrupted(plan: &Plan) -> Measurements {
     measurements
 }
 
+const SIGABRT: i32 = 6;
 /// The time from the request within which it is killed.
 const KILL_WITHIN_US: u64 = 400_000;
 
