@@ -99,18 +99,18 @@ async fn edit(
 struct EditedSet {
     files: Vec<SetFile>,
     /// The file of the new text, and its lines, from 1; none: the rule is deleted.
-    place: Option<(String, Range<u32>)>,
+    span: Option<(String, Range<u32>)>,
 }
 
 impl EditedSet {
     /// An error with the problems in the new text apart from those elsewhere.
-    fn divide(place: Option<&(String, Range<u32>)>, error: ControlError) -> ControlError {
+    fn divide(span: Option<&(String, Range<u32>)>, error: ControlError) -> ControlError {
         let ControlError::Invalid(problems) = error else {
             return error;
         };
         let is_own = |problem: &SetProblem| {
             let line = problem.line.unwrap_or_default();
-            place.is_some_and(|(path, lines)| problem.file.as_ref() == Some(path) && lines.contains(&line))
+            span.is_some_and(|(path, lines)| problem.file.as_ref() == Some(path) && lines.contains(&line))
         };
         let (own, others) = problems.into_iter().partition(is_own);
         ControlError::InvalidRule { own, others }
@@ -125,11 +125,11 @@ fn edited_set(
     yaml: Option<&str>,
 ) -> ControlResult<EditedSet> {
     let mut files = live.files.to_vec();
-    let place;
+    let span;
     match (find(rules, domain, id), yaml) {
         (Some(rule), yaml) => {
             let (file, lines) = managed_lines(rule, &mut files)?;
-            place = yaml.map(|yaml| (file.path.clone(), lines.lines_of(yaml)));
+            span = yaml.map(|yaml| (file.path.clone(), lines.lines_of(yaml)));
             if yaml.is_none() && lines.is_only {
                 let path = file.path.clone();
                 files.retain(|file| file.path != path);
@@ -140,14 +140,14 @@ fn edited_set(
         (None, Some(yaml)) => {
             let file = new_file(domain, id, yaml);
             // Everything in it is new.
-            place = Some((file.path.clone(), 0..u32::MAX));
+            span = Some((file.path.clone(), 0..u32::MAX));
             files.push(file);
         }
         (None, None) => {
             return Err(ControlError::NotFound(format!("rule `{id}` in the domain `{domain}`")));
         }
     }
-    Ok(EditedSet { files, place })
+    Ok(EditedSet { files, span })
 }
 
 /// True if a rule is still as a condition has it, whatever was published meanwhile.
@@ -189,9 +189,9 @@ async fn publish_edit(
         let text = "the live version cannot be used on this instance; publish a whole set, or roll back";
         return Err(ControlError::PrepareRejected(vec![SetProblem::error(text)]));
     }
-    let EditedSet { files, place } = edited;
+    let EditedSet { files, span } = edited;
     let set = publish::ready(parts, files).await;
-    let set = set.map_err(|error| EditedSet::divide(place.as_ref(), error))?;
+    let set = set.map_err(|error| EditedSet::divide(span.as_ref(), error))?;
     let (now, live) = live_rules(parts).await;
     if (now.epoch(), now.set_revision) != (state.epoch(), state.set_revision) {
         // These files lack what was published meanwhile.
