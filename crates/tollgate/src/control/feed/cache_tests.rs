@@ -3,12 +3,14 @@
 use super::Signer;
 use super::claim::{CLAIM, Claim};
 use super::head::{CacheHead, HEAD};
-use super::parts::{Manifest, ManifestKind};
+use super::log::LogText;
+use super::parts::{Manifest, set_name};
 use super::reader::CacheReader;
 use super::snapshot::{RowSnapshot, SNAPSHOTS, SnapshotList};
 use crate::config::{DataDir, Sources};
+use crate::control::chain::{change_text, next_chain_of_text};
 use crate::control::database::now_ms;
-use crate::control::model::{Author, DatabaseHead, Digest, Grammar, OverrideRow, SetFile};
+use crate::control::model::{Author, ChangeBody, DatabaseHead, Digest, Grammar, OverrideRow, SetFile};
 use crate::control::{
     Control, ControlOptions, ControlResult, ControlSecret, ControlStatus, DatabaseChoice, InstanceStatus,
     PublishOptions, PublishSet, RowWrite, RulesOrigin, WriteOptions, Written,
@@ -23,7 +25,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tollgate_limiter::store::memory::Memory;
-use tollgate_limiter::store::redis::{CacheWrite, ConfigCache, Redis};
+use tollgate_limiter::store::redis::{CacheWrite, ConfigCache, LogId, Redis};
 use tollgate_limiter::testing::admin::{connect, query};
 use tollgate_limiter::testing::eventually;
 use tollgate_limiter::testing::servers::{Server, ServerKind};
@@ -445,6 +447,74 @@ async fn an_adoption_that_is_not_committed_leaves_the_claim_with_its_database() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_follower_stops_before_a_change_of_a_kind_that_it_does_not_know() {
+    let server = Server::start(ServerKind::Redis70);
+    let service = Instance::start(DatabaseChoice::DataDir, &server).await;
+    let follower = Instance::start(DatabaseChoice::None, &server).await;
+    service.row("m_1", "20/min").await.unwrap();
+    follower.equals(&service).await;
+    let held = Arc::downgrade(&service.control.parts);
+    drop(service);
+    eventually("the end of its tasks", async || held.strong_count() == 0).await;
+
+    // A newer control service goes on.
+    let live = follower.control.live();
+    let mut head = live.head.clone().unwrap();
+    let row = |merchant: &str| {
+        change_text(&ChangeBody::Row {
+            domain: "default".to_owned(),
+            rule: "plan".to_owned(),
+            subject: [("merchant".to_owned(), merchant.to_owned())].into(),
+            terms: Some("9/min".to_owned()),
+            note: String::new(),
+            expires_at: 0,
+        })
+    };
+    let known = head.revision + 1;
+    for body in [row("m_2"), "{\"kind\":\"rollout\"}".to_owned(), row("m_3")] {
+        head.revision += 1;
+        head.chain = next_chain_of_text(&head.chain, head.revision, &body);
+        let entry = LogText {
+            revision: head.revision,
+            at: now_ms(),
+            chain: head.chain,
+            body,
+        }
+        .encode();
+        let append = CacheWrite::Append {
+            id: LogId {
+                epoch: head.epoch,
+                revision: head.revision,
+            },
+            value: entry.as_bytes(),
+            length_max: 1_000,
+            ttl: TTL,
+        };
+        cache(&server).write(&[append]).await.unwrap();
+    }
+    let signer = Signer::new(Some(SECRET.as_bytes()), cache(&server).prefix());
+    let newest = CacheHead {
+        head,
+        set: live.head_set,
+        issued: now_ms(),
+    }
+    .encode(&signer);
+    let head = CacheWrite::Set {
+        name: HEAD,
+        value: newest.as_bytes(),
+        ttl: TTL,
+    };
+    cache(&server).write(&[head]).await.unwrap();
+    eventually("the reason", async || {
+        let error = follower.status().error;
+        error.is_some_and(|error| error.contains(&format!("revision {} needs a newer version", known + 1)))
+    })
+    .await;
+    let status = follower.status();
+    assert_eq!((status.revision, status.override_rows), (known, 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_broken_log_is_replaced_by_a_snapshot() {
     let server = Server::start(ServerKind::Redis70);
     let service = Instance::start(DatabaseChoice::DataDir, &server).await;
@@ -529,10 +599,7 @@ async fn a_damaged_snapshot_or_set_is_written_anew_by_the_next_control_service()
     let mut manifests: Vec<Manifest> = Vec::new();
     eventually("a snapshot and a set", async || {
         let snapshot = reader.snapshots(&head).await.unwrap().first().copied();
-        let name = ManifestKind::Set {
-            set: service.control.live().head_set,
-        }
-        .name();
+        let name = set_name(&service.control.live().head_set);
         let value = reader.cache.read(&[&name]).await.unwrap().pop().flatten();
         let set = value.and_then(|value| Manifest::parse(&name, &value, &reader.signer).ok());
         let rows = match snapshot {
