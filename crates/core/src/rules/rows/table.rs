@@ -21,7 +21,7 @@ pub(in crate::rules) struct Table<V> {
 /// Some entries, sorted by their hash.
 #[derive(Clone)]
 struct Shard<V> {
-    /// Those of the entries, after as many zeros and before as many of the greatest hash as [`PADDING`], so that a window around any index
+    /// Those of the entries, between [`PADDING`] zeros and as many of the greatest hash, so that a window around any index
     /// exists. Apart from the entries, so that a search touches few cache lines.
     hashes: Vec<u32>,
     entries: Vec<Entry<V>>,
@@ -332,9 +332,11 @@ mod tests {
         let longest = table.shards.iter().map(|shard| shard.entries.len()).max();
         assert!(longest < Some(200), "{longest:?} entries in a shard, of 98 on average");
         let distances = table.shards.iter().flat_map(|shard| {
-            let hashes = shard.hashes.iter().skip(PADDING).take(shard.entries.len());
-            let at = |hash: u32| guess(hash, shard.entries.len());
-            hashes.enumerate().map(move |(index, hash)| at(*hash).abs_diff(index))
+            let length = shard.entries.len();
+            let hashes = shard.hashes.iter().skip(PADDING).take(length);
+            hashes
+                .enumerate()
+                .map(move |(index, hash)| guess(*hash, length).abs_diff(index))
         });
         let total: usize = distances.sum();
         assert!(total < 100_000 * 10, "{total} steps for all");
