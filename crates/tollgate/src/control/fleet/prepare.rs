@@ -31,6 +31,7 @@ pub(in crate::control) async fn check_format(parts: &Arc<ControlParts>, format: 
     let found = statuses(parts).await.unwrap_or_default();
     let mut instances = others(parts, found.instances);
     instances.push(own(parts));
+    instances.sort_by(|one, other| one.id.cmp(&other.id));
     let old = instances.into_iter();
     let old = old.filter(|instance| instance.status.formats < format);
     let old: Vec<InstanceProblems> = old
