@@ -448,3 +448,12 @@ async fn a_row_is_deleted_when_it_expires() {
     );
     assert_eq!(server.limit_of("plan").await, Some(2));
 }
+
+#[test]
+fn a_change_waits_for_no_read_of_the_database_longer_than_the_setting() {
+    let setting = Duration::from_secs(5);
+    for _ in 0..10_000 {
+        let interval = super::shortened(setting);
+        assert!(interval >= setting.mul_f64(0.8) && interval <= setting, "{interval:?}");
+    }
+}
