@@ -6,8 +6,8 @@ use tollgate_limiter::testing::servers::{Server, ServerKind};
 use tollgate_test_kit::eventually;
 use tollgate_test_kit::postgres::Postgres;
 
-const TOKEN: &str = "tgt_fleet_0123456789abcdef0123456789abcdef";
-const TOKEN_SHA256: &str = "0a64d8f19789152ddb0ff08120008561078897d5dea29d605cad181c21bd480a";
+pub(crate) const TOKEN: &str = "tgt_fleet_0123456789abcdef0123456789abcdef";
+pub(crate) const TOKEN_SHA256: &str = "0a64d8f19789152ddb0ff08120008561078897d5dea29d605cad181c21bd480a";
 const SET: &str = "rules:\n  - id: extra\n    per: merchant\n    limit: 5/min\n";
 const OTHER_SET: &str = "rules:\n  - id: extra\n    per: merchant\n    limit: 6/min\n";
 const COLLIDING: &str = "rules:\n  - id: extra\n    per: user\n    limit: 1/min\n";

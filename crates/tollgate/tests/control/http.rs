@@ -36,7 +36,7 @@ pub(crate) fn post(url: &str, path: &str, header: &str, body: &str) -> Response 
     request(url, "POST", path, &header, body)
 }
 
-fn request(url: &str, method: &str, path: &str, header: &str, body: &str) -> Response {
+pub(crate) fn request(url: &str, method: &str, path: &str, header: &str, body: &str) -> Response {
     let address = url.strip_prefix("http://").unwrap_or_else(|| panic!("{url}"));
     let mut stream = TcpStream::connect(address).unwrap_or_else(|error| panic!("{url}: {error}"));
     let timeout = stream.set_read_timeout(Some(Duration::from_secs(30)));

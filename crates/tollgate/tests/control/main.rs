@@ -9,5 +9,6 @@ mod page;
 mod program;
 mod propagation;
 mod restarts;
+mod stores;
 mod stub;
 mod walkthrough;

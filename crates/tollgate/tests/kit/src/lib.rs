@@ -31,4 +31,6 @@ pub const ENVOY_ARGUMENTS: [&str; 7] = [
     "warning",
 ];
 
-pub use server::{TestServer, eventually, manual_clock, memory_store, one_thread_runtime, redis_store, rule_set};
+pub use server::{
+    TestServer, eventually, eventually_within, manual_clock, memory_store, one_thread_runtime, redis_store, rule_set,
+};

@@ -95,6 +95,27 @@ impl Postgres {
         format!("postgres://postgres@127.0.0.1:{port}/{name}")
     }
 
+    /// Runs one statement in the database of a URL.
+    pub fn run_sql(&self, url: &str, statement: &str) {
+        let done = Command::new(self.programs.join("psql"))
+            .args([
+                "--quiet",
+                "--no-psqlrc",
+                "--set",
+                "ON_ERROR_STOP=1",
+                "--command",
+                statement,
+                url,
+            ])
+            .output()
+            .unwrap();
+        assert!(
+            done.status.success(),
+            "{statement}: {}",
+            String::from_utf8_lossy(&done.stderr)
+        );
+    }
+
     /// Kills it, as a crash would.
     pub fn kill(&mut self) {
         // It may have exited already. Its children notice that they are orphans.

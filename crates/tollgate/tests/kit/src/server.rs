@@ -184,14 +184,20 @@ pub fn rule_set(rules: &str) -> RuleSet {
 
 /// Waits until `condition` holds. A test that waits for nothing fails after half a minute.
 #[track_caller]
+pub fn eventually(what: &str, condition: impl FnMut() -> bool) {
+    eventually_within(what, Duration::from_secs(30), condition);
+}
+
+/// The same with another bound, for what real servers take longer for.
+#[track_caller]
 #[expect(
     clippy::disallowed_methods,
     reason = "a real server does it in its own time; this only bounds the wait"
 )]
-pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+pub fn eventually_within(what: &str, bound: Duration, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < Duration::from_secs(30), "not within 30 s: {what}");
+        assert!(start.elapsed() < bound, "not within {} s: {what}", bound.as_secs());
         std::thread::sleep(Duration::from_millis(1));
     }
 }
