@@ -8,6 +8,7 @@
 )]
 
 mod abuse;
+mod control;
 mod counter_error;
 mod decide;
 mod exact;
@@ -65,6 +66,8 @@ enum Command {
     Abuse(abuse::Args),
     /// Measures finding the rules of an attempt, by the number of rules.
     Planning(planning::Args),
+    /// Measures the control plane against its bounds: propagation, publishes, conflicts, preparation, rollbacks, and its cost.
+    Control(control::Args),
     /// Measures override rows: applying, finding and storing them.
     Rows(rows::Args),
     /// Measures override rows through the admin API of a running fleet.
@@ -91,6 +94,7 @@ fn main() -> ExitCode {
         Command::ServeBaseline { address, answer } => servers::serve_baseline(address, answer),
         Command::Abuse(args) => abuse::run(&args),
         Command::Planning(args) => planning::run(&args),
+        Command::Control(args) => control::run(&args),
         Command::Rows(args) => rows::run(&args),
         Command::ControlRows(args) => rows::served::run(&args),
         Command::Redis(args) => redis::run(&args),

@@ -85,6 +85,11 @@ impl Rounds {
         median(self.0.iter().map(figure))
     }
 
+    /// Responses that were errors.
+    pub(crate) fn errors(&self) -> u64 {
+        self.0.iter().map(|measured| measured.errors).sum()
+    }
+
     /// The median over all rounds of the ratio of a value to another contestant's in the same round.
     pub(crate) fn ratio(&self, other: &Self, figure: fn(&Measurement) -> f64) -> f64 {
         let pairs = self.0.iter().zip(&other.0);
@@ -115,7 +120,7 @@ impl Rounds {
             "busy": self.median(Measurement::busy),
             "p50_us": self.median(|measured| measured.p50_us),
             "p99_us": self.median(|measured| measured.p99_us),
-            "errors": self.0.iter().map(|measured| measured.errors).sum::<u64>(),
+            "errors": self.errors(),
         });
         for (name, value) in members {
             row.as_object_mut().map(|row| row.insert(name.to_owned(), value));

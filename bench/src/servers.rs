@@ -14,6 +14,7 @@ pub(crate) mod compare;
 mod grpc;
 mod http;
 mod load;
+pub(crate) mod managed;
 pub(crate) mod process;
 mod resp;
 
@@ -161,10 +162,17 @@ impl<R> Contestant<R> {
     }
 }
 
-/// Tollgate with one front end.
+/// Tollgate with one front end, and without a control plane.
 fn tollgate(paths: &Paths, served: FrontEnd, address: SocketAddr) -> Command {
-    let mut command = Command::new(&paths.tollgate);
-    command.arg("serve").arg("--config").arg(&paths.config);
+    let mut command = serve(&paths.tollgate, &paths.config, served, address);
+    command.args(["--set", "server.admin=disabled"]);
+    command
+}
+
+/// `tollgate serve` with one front end.
+fn serve(tollgate: &Path, config: &Path, served: FrontEnd, address: SocketAddr) -> Command {
+    let mut command = Command::new(tollgate);
+    command.arg("serve").arg("--config").arg(config);
     for front_end in [FrontEnd::Http, FrontEnd::Grpc, FrontEnd::Resp] {
         let listener = match front_end == served {
             true => address.to_string(),
@@ -173,7 +181,6 @@ fn tollgate(paths: &Paths, served: FrontEnd, address: SocketAddr) -> Command {
         let name = format!("{front_end:?}").to_lowercase();
         command.arg("--set").arg(format!("server.{name}={listener}"));
     }
-    command.args(["--set", "server.admin=disabled"]);
     command
 }
 

@@ -120,30 +120,23 @@ impl Comparison<'_> {
         if !self.args.only.as_ref().is_none_or(|only| name.contains(only)) {
             return Ok(());
         }
-        let [mut before, mut after] = [Rounds::default(), Rounds::default()];
-        for round in 1..=self.args.rounds {
-            eprintln!("{name}, round {round} of {}", self.args.rounds);
-            let mut builds = [(&self.before, &mut before), (&self.after, &mut after)];
-            if round % 2 == 0 {
-                builds.reverse();
+        let alternation = Alternation {
+            name,
+            requests,
+            connections,
+            rounds: self.args.rounds,
+            seconds: self.args.seconds,
+        };
+        let command = |paths, address| {
+            let mut command = tollgate(paths, front_end, address);
+            if let Some(redis) = redis {
+                command.arg("--store").arg(format!("redis://{redis}"));
             }
-            for (paths, rounds) in builds {
-                let address = process::free_address()?;
-                let mut command = tollgate(paths, front_end, address);
-                if let Some(redis) = redis {
-                    command.arg("--store").arg(format!("redis://{redis}"));
-                }
-                let server = Server::start(&mut command, 0)?;
-                let load = Load {
-                    address,
-                    requests,
-                    connections,
-                    keys: KEYS,
-                    seed: round,
-                };
-                rounds.push(load.run(&server, self.args.seconds)?);
-            }
-        }
+            command
+        };
+        let [before, after] = alternation.run([&|address| command(&self.before, address), &|address| {
+            command(&self.after, address)
+        }])?;
         let p50 = |measured: &Measurement| measured.p50_us;
         let [cpu_ratio, p50_ratio] = [Measurement::per_cpu_second, p50].map(|figure| after.ratio(&before, figure));
         println!(
@@ -158,8 +151,47 @@ impl Comparison<'_> {
     }
 }
 
+/// One load on two servers that alternate round by round.
+pub(super) struct Alternation<'a, R> {
+    pub(super) name: &'a str,
+    pub(super) requests: &'a R,
+    pub(super) connections: u64,
+    pub(super) rounds: u64,
+    /// Of each server in each round.
+    pub(super) seconds: u64,
+}
+
+impl<R: Requests> Alternation<'_, R> {
+    /// Measures the servers of these commands, each started anew for every round. Every second round begins with the second.
+    pub(super) fn run(&self, commands: [&dyn Fn(SocketAddr) -> Command; 2]) -> Result<[Rounds; 2], String> {
+        let [first, second] = commands;
+        let mut measured = [Rounds::default(), Rounds::default()];
+        for round in 1..=self.rounds {
+            eprintln!("{}, round {round} of {}", self.name, self.rounds);
+            let [one, other] = &mut measured;
+            let mut servers = [(first, one), (second, other)];
+            if round % 2 == 0 {
+                servers.reverse();
+            }
+            for (command, rounds) in servers {
+                let address = process::free_address()?;
+                let server = Server::start(&mut command(address), 0)?;
+                let load = Load {
+                    address,
+                    requests: self.requests,
+                    connections: self.connections,
+                    keys: KEYS,
+                    seed: round,
+                };
+                rounds.push(load.run(&server, self.seconds)?);
+            }
+        }
+        Ok(measured)
+    }
+}
+
 /// A Redis without persistence, on the core of the load.
-fn start_redis() -> Result<(Server, SocketAddr), String> {
+pub(super) fn start_redis() -> Result<(Server, SocketAddr), String> {
     let address = process::free_address()?;
     let mut command = Command::new("redis-server");
     command.arg("--port").arg(address.port().to_string());
