@@ -22,8 +22,25 @@ mod cache_tests;
 
 pub use signer::Signer;
 
+use super::layers::ControlParts;
 use super::model::{ChangeBody, LoggedChange};
 use std::collections::VecDeque;
+use std::time::Duration;
+use tokio::time::Instant;
+
+impl ControlParts {
+    /// Publishes a hint. One that fails is as one that is lost: polls find the change a little later. It is logged once a minute.
+    pub(in crate::control) async fn send_hint(&self, hint: &str) {
+        let Some(cache) = &self.cache else { return };
+        let Err(error) = cache.publish(hint).await else { return };
+        let mut health = self.health();
+        let logged = health.hint_failure_logged;
+        if logged.is_none_or(|at| at.elapsed() >= HINT_LOG_INTERVAL) {
+            health.hint_failure_logged = Some(Instant::now());
+            tracing::warn!(%error, "a hint cannot be published; instances find changes by polling");
+        }
+    }
+}
 
 /// The last changes that were applied, without gaps: what the log of the cache is continued with.
 #[derive(Debug, Default)]
@@ -75,3 +92,4 @@ fn items(body: &ChangeBody) -> usize {
 }
 
 const ITEMS_MAX: usize = 20_000;
+const HINT_LOG_INTERVAL: Duration = Duration::from_secs(60);

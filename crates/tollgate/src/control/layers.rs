@@ -101,6 +101,8 @@ pub(super) struct FollowerHealth {
     pub(super) rejected: Option<(Digest, u64)>,
     /// The warning about the disk was logged.
     pub(super) disk_failed: bool,
+    /// The last time that a hint which could not be published was logged.
+    pub(super) hint_failure_logged: Option<Instant>,
 }
 
 impl FollowerHealth {

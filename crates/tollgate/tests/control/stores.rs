@@ -52,14 +52,19 @@ fn as_user(url: &str) -> String {
     url.replace("://", "://tollgate:password@")
 }
 
-/// Nothing was refused but what is tried only because it may be allowed.
-fn assert_rights_suffice(server: &Server, optional: &[&str]) {
+/// The commands that were refused.
+fn refused(server: &Server) -> BTreeSet<String> {
     let entries: Vec<HashMap<String, redis::Value>> = query(&mut connect(server), &["ACL", "LOG"]);
     let text = |value: &redis::Value| match value {
         redis::Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
         other => format!("{other:?}"),
     };
-    let refused: BTreeSet<String> = entries.iter().map(|entry| text(&entry["object"])).collect();
+    entries.iter().map(|entry| text(&entry["object"])).collect()
+}
+
+/// Nothing was refused but what is tried only because it may be allowed.
+fn assert_rights_suffice(server: &Server, optional: &[&str]) {
+    let refused = refused(server);
     let unexpected: Vec<&String> = refused
         .iter()
         .filter(|name| !optional.contains(&name.as_str()))
@@ -258,6 +263,26 @@ fn changes_go_on_while_a_replica_of_a_cluster_takes_over() {
             assert_rights_suffice(server, &["script|exists", "config|get"]);
         }
     }
+}
+
+#[test]
+fn without_the_right_to_publish_hints_changes_arrive_by_polls() {
+    let kind = ServerKind::Redis70;
+    let store = Server::start(kind);
+    allow(&store, kind, "-publish");
+    let url = as_user(&store.url());
+    let service = Instance::start(&url, "data_dir", BY_POLL);
+    // Each hint that failed was a publish that was not prepared.
+    service.publish(100, 1);
+    let follower = Instance::start(&url, "none", BY_POLL);
+    eventually("both instances", || {
+        service.get("/v1/instances")["items"].as_array().map(Vec::len) == Some(2)
+    });
+    service.add_row(0);
+    service.publish(60, 2);
+    eventually("the published limit", || follower.limit("other") == Some(60));
+    eventually("the row", || follower.limit("m_0") == Some(1_000));
+    assert!(refused(&store).contains("publish"), "{:?}", refused(&store));
 }
 
 #[test]

@@ -217,7 +217,7 @@ impl Round<'_> {
         }
         if is_new {
             let message = format!("revision {}", self.head.revision);
-            self.reader.cache.publish(&message).await?;
+            self.parts.send_hint(&message).await;
         }
         Ok(())
     }

@@ -74,7 +74,7 @@ pub(super) async fn write_status(parts: &Arc<ControlParts>) -> Result<(), LinkEr
             };
             cache.write(&[set, index]).await?;
             if status.left {
-                cache.publish(&format!("left {}", parts.instance)).await?;
+                parts.send_hint(&format!("left {}", parts.instance)).await;
             }
             Ok(())
         }
@@ -140,7 +140,7 @@ pub(super) async fn write_request(parts: &Arc<ControlParts>, request: &PrepareRe
             };
             let is_set = cache.write(&[set]).await?.first() == Some(&true);
             if is_set {
-                cache.publish(&format!("prepare {}", request.version)).await?;
+                parts.send_hint(&format!("prepare {}", request.version)).await;
             }
             Ok(is_set)
         }
