@@ -1,9 +1,7 @@
 //! A client of the admin API of a node, and the settings that nodes with a control plane have.
 
-use crate::node::Node;
+use crate::node::{Node, exchange};
 use serde_json::{Value, json};
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -56,23 +54,13 @@ fn send(node: &Node, (method, path): (&str, &str), headers: &str, text: &str) ->
          {headers}content-length: {length}\r\n\r\n{text}"
     );
     let started = Instant::now();
-    let (status, body) = exchange(port, &request).unwrap_or((0, Value::Null));
+    let (status, text) = exchange(([127, 0, 0, 1], port).into(), &request).unwrap_or_default();
+    let body = serde_json::from_str(&text).unwrap_or_default();
     AdminResponse {
         status,
         body,
         time: started.elapsed(),
     }
-}
-
-fn exchange(port: u16, request: &str) -> Option<(u16, Value)> {
-    let mut stream = TcpStream::connect_timeout(&([127, 0, 0, 1], port).into(), TIMEOUT).ok()?;
-    stream.set_read_timeout(Some(TIMEOUT)).ok()?;
-    stream.write_all(request.as_bytes()).ok()?;
-    let mut response = String::new();
-    stream.read_to_string(&mut response).ok()?;
-    let (head, body) = response.split_once("\r\n\r\n")?;
-    let status = head.split(' ').nth(1)?.parse().ok()?;
-    Some((status, serde_json::from_str(body).unwrap_or_default()))
 }
 
 pub(crate) fn get(node: &Node, path: &str) -> AdminResponse {
@@ -112,5 +100,3 @@ pub(crate) fn position(node: &Node) -> (u64, u64, String, String) {
     let text = |name: &str| status[name].as_str().unwrap_or_default().to_owned();
     (number("epoch"), number("revision"), text("chain"), text("digest"))
 }
-
-const TIMEOUT: Duration = Duration::from_secs(10);

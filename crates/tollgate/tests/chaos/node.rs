@@ -166,14 +166,7 @@ impl Node {
     }
 
     fn request(&self, text: &str) -> Option<(u16, String)> {
-        let mut stream = TcpStream::connect_timeout(&self.address(), TIMEOUT).ok()?;
-        stream.set_read_timeout(Some(TIMEOUT)).ok()?;
-        stream.write_all(text.as_bytes()).ok()?;
-        let mut response = String::new();
-        stream.read_to_string(&mut response).ok()?;
-        let (head, body) = response.split_once("\r\n\r\n")?;
-        let status = head.split(' ').nth(1)?.parse().ok()?;
-        Some((status, body.to_owned()))
+        exchange(self.address(), text)
     }
 
     /// The sum of the series of a metric whose labels hold this text.
@@ -258,6 +251,18 @@ impl NodeConnection {
         let started = Instant::now();
         self.check(body).map_or(TIMEOUT, |_| started.elapsed())
     }
+}
+
+/// Sends a request and reads the response until the server closes the connection; none if it does not answer.
+pub(crate) fn exchange(address: SocketAddr, request: &str) -> Option<(u16, String)> {
+    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT).ok()?;
+    stream.set_read_timeout(Some(TIMEOUT)).ok()?;
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut response = String::new();
+    stream.read_to_string(&mut response).ok()?;
+    let (head, body) = response.split_once("\r\n\r\n")?;
+    let status = head.split(' ').nth(1)?.parse().ok()?;
+    Some((status, body.to_owned()))
 }
 
 impl Drop for Node {

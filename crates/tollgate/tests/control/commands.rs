@@ -1,7 +1,8 @@
 //! The commands against a real server: what they do, print and end with.
 
-use crate::program::{ControlServer, TestFolder, run_at, secret};
+use crate::program::{ControlServer, run_at, secret};
 use serde_json::Value;
+use tollgate_test_kit::TestFolder;
 
 const RULES: &str = "# A comment that stays.\nrules:\n  - { id: plan, per: user,   limit: 5/min }\n";
 

@@ -1,7 +1,8 @@
 //! Commands that cannot do what they are for: each ends with a code, a clear message and a next step.
 
-use crate::program::{CommandOutput, TestFolder, run_at};
+use crate::program::{CommandOutput, run_at};
 use crate::stub::{StubServer, json, response};
+use tollgate_test_kit::TestFolder;
 
 /// Every command that calls the admin API.
 const COMMANDS: [&[&str]; 26] = [
@@ -206,7 +207,7 @@ fn a_missing_token_says_how_the_first_is_made() {
         "401 Unauthorized",
         r#"{"code":"unauthorized","detail":"no valid credential"}"#,
     );
-    let output = run_at(&folder(), &server.url, "", &["overrides", "list"]);
+    let output = server.run(&folder(), &["overrides", "list"]);
     assert_error(&output, "without a token");
     assert!(
         output.stderr.contains("a token is needed; pass one with --token-file"),
@@ -230,7 +231,7 @@ fn a_token_file_wins_over_the_variable_and_the_token_is_in_no_message() {
     assert!(!output.stderr.contains("tgt_from"), "{output:?}");
     for (name, reason) in [("missing", "No such file"), ("empty", "its first line is empty")] {
         folder.write("empty", "");
-        let output = run_at(&folder, &server.url, "", &["overrides", "list", "--token-file", name]);
+        let output = server.run(&folder, &["overrides", "list", "--token-file", name]);
         assert_error(&output, name);
         assert!(output.stderr.contains(reason), "{output:?}");
     }
@@ -315,15 +316,10 @@ fn apply_publishes_after_a_yes_and_after_nothing_else() {
 fn apply_with_json_needs_a_yes_and_prints_one_document() {
     let folder = folder();
     let server = planning();
-    let output = run_at(&folder, &server.url, "", &["rules", "apply", "rules", "--json"]);
+    let output = server.run(&folder, &["rules", "apply", "rules", "--json"]);
     assert_error(&output, "json");
     assert!(output.stderr.contains("--yes"), "{output:?}");
-    let output = run_at(
-        &folder,
-        &server.url,
-        "",
-        &["rules", "apply", "rules", "--json", "--yes"],
-    );
+    let output = server.run(&folder, &["rules", "apply", "rules", "--json", "--yes"]);
     assert_eq!(output.code, Some(0), "{output:?}");
     let body: serde_json::Value = serde_json::from_str(&output.stdout).expect("one JSON value");
     assert_eq!(body["version"], 7);
@@ -333,12 +329,7 @@ fn apply_with_json_needs_a_yes_and_prints_one_document() {
 fn a_plan_file_is_published_without_a_question_and_a_damaged_one_is_an_error() {
     let folder = folder();
     let server = planning();
-    let planned = run_at(
-        &folder,
-        &server.url,
-        "",
-        &["rules", "apply", "rules", "--plan-out", "p"],
-    );
+    let planned = server.run(&folder, &["rules", "apply", "rules", "--plan-out", "p"]);
     assert_eq!(planned.code, Some(0), "{planned:?}");
     assert!(planned.stderr.contains("`tollgate rules apply p`"), "{planned:?}");
     assert!(
@@ -347,7 +338,7 @@ fn a_plan_file_is_published_without_a_question_and_a_damaged_one_is_an_error() {
             .iter()
             .any(|head| head.starts_with("POST /v1/publish"))
     );
-    let applied = run_at(&folder, &server.url, "", &["rules", "apply", "p", "--reason", "r"]);
+    let applied = server.run(&folder, &["rules", "apply", "p", "--reason", "r"]);
     assert_eq!(applied.code, Some(0), "{applied:?}");
     let head = server.requests().pop().unwrap_or_default();
     assert!(head.to_lowercase().contains("if-none-match: *\r\n"), "{head}");
@@ -357,7 +348,7 @@ fn a_plan_file_is_published_without_a_question_and_a_damaged_one_is_an_error() {
         plan[..plan.len() / 2].to_owned(),
     ] {
         folder.write("damaged", &damaged);
-        let output = run_at(&folder, &server.url, "", &["rules", "apply", "damaged"]);
+        let output = server.run(&folder, &["rules", "apply", "damaged"]);
         assert_error(&output, "a damaged plan");
         assert!(output.stderr.contains("plan again"), "{output:?}");
     }
@@ -369,7 +360,7 @@ fn a_failed_export_leaves_the_file_of_the_last_one() {
     let folder = folder();
     folder.write("rows.csv", "old");
     let args = ["overrides", "export", "--format", "csv", "--out", "rows.csv"];
-    let output = run_at(&folder, &server.url, "", &args);
+    let output = server.run(&folder, &args);
     assert_error(&output, "export");
     assert_eq!(folder.read("rows.csv"), "old");
     assert!(!folder.path().join("rows.csv.tmp").exists());

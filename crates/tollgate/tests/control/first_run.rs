@@ -1,9 +1,10 @@
 //! The first run: the links that the server prints, who gets in by them, and what keeps the admin API from starting.
 
 use crate::http::{get, post};
-use crate::program::{CommandOutput, ControlServer, TestFolder, output, run_at, serve};
+use crate::program::{CommandOutput, ControlServer, output, run_at, serve};
 use std::fs;
 use std::net::TcpListener;
+use tollgate_test_kit::TestFolder;
 
 /// Everything that is in a folder.
 fn entries(folder: &TestFolder) -> Vec<String> {
@@ -29,6 +30,12 @@ fn refused(folder: &TestFolder, flags: &[&str]) -> CommandOutput {
     let ended = output(&mut serve(folder, flags));
     assert_eq!(ended.code, Some(2), "{flags:?}: {ended:?}");
     ended
+}
+
+/// Runs a command that opens the database itself.
+fn run_offline(folder: &TestFolder, args: &[&str]) -> CommandOutput {
+    let args = [args, &["--offline", "--set", "data_dir=data"]].concat();
+    run_at(folder, "", "", &args)
 }
 
 #[test]
@@ -170,12 +177,7 @@ fn an_address_that_others_reach_needs_tls_and_an_admin() {
     assert!(ended.stderr.contains("tollgate user add --offline"), "{ended:?}");
     assert_eq!(entries(&folder), [""; 0], "a failed start writes nothing");
 
-    let added = run_at(
-        &folder,
-        "",
-        "",
-        &["user", "add", "anna", "--offline", "--set", "data_dir=data"],
-    );
+    let added = run_offline(&folder, &["user", "add", "anna"]);
     assert_eq!(added.code, Some(0), "{added:?}");
     assert!(added.stdout.starts_with("anna: admin\npassword: "), "{added:?}");
     let mut server = ControlServer::spawn(serve(&folder, &proxied));
@@ -186,21 +188,11 @@ fn an_address_that_others_reach_needs_tls_and_an_admin() {
     let password = added.stdout.lines().find_map(|line| line.strip_prefix("password: "));
     let body = format!(r#"{{"name":"anna","password":"{}"}}"#, password.expect("it is printed"));
     assert_eq!(post(&server.admin_url(), "/v1/session", "", &body).status, 200);
-    let added = run_at(
-        &folder,
-        "",
-        "",
-        &["token", "add", "ci", "--offline", "--set", "data_dir=data"],
-    );
+    let added = run_offline(&folder, &["token", "add", "ci"]);
     assert_eq!(added.code, Some(2), "{added:?}");
     assert!(added.stderr.contains("has locked"), "{added:?}");
     server.stop();
-    let again = run_at(
-        &folder,
-        "",
-        "",
-        &["user", "add", "anna", "--offline", "--set", "data_dir=data"],
-    );
+    let again = run_offline(&folder, &["user", "add", "anna"]);
     assert_eq!(again.code, Some(1), "{again:?}");
 }
 

@@ -1,8 +1,9 @@
 //! Several servers of one fleet: nothing is live anywhere before all of them have compiled it.
 
-use crate::program::{CommandOutput, ControlServer, TestFolder};
+use crate::program::{CommandOutput, ControlServer};
 use serde_json::Value;
 use tollgate_limiter::testing::servers::{Server, ServerKind};
+use tollgate_test_kit::TestFolder;
 use tollgate_test_kit::eventually;
 use tollgate_test_kit::postgres::Postgres;
 

@@ -2,46 +2,8 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-
-/// A folder that goes with the test.
-pub(crate) struct TestFolder(PathBuf);
-
-impl TestFolder {
-    pub(crate) fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("tollgate-control-{}-{count}", std::process::id()));
-        fs::create_dir_all(&path).expect("there is space for a folder");
-        Self(path)
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-
-    pub(crate) fn write(&self, name: &str, text: &str) {
-        let path = self.0.join(name);
-        fs::create_dir_all(path.parent().expect("a file is in a folder")).expect("there is space for a folder");
-        fs::write(path, text).expect("there is space for a file");
-    }
-
-    pub(crate) fn open(&self, name: &str) -> fs::File {
-        fs::File::open(self.0.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
-    }
-
-    pub(crate) fn read(&self, name: &str) -> String {
-        fs::read_to_string(self.0.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
-    }
-}
-
-impl Drop for TestFolder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+use tollgate_test_kit::TestFolder;
 
 /// A server with a control plane, on ports of its own.
 pub(crate) struct ControlServer {

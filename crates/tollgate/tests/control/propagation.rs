@@ -1,8 +1,9 @@
 //! Rules and rows on their way through a shared store, between processes.
 
-use crate::program::{ControlServer, TestFolder};
+use crate::program::ControlServer;
 use tollgate_limiter::testing::admin::{connect, query};
 use tollgate_limiter::testing::servers::{Server, ServerKind};
+use tollgate_test_kit::TestFolder;
 use tollgate_test_kit::eventually;
 
 const SECRET: &str = "control.secret=0123456789abcdef0123456789abcdef";

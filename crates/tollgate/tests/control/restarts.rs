@@ -1,8 +1,9 @@
 //! Starts with managed rules: from the database, from the disk while the database is away, and without either.
 
 use crate::http::get;
-use crate::program::{ControlServer, TestFolder, output, serve};
+use crate::program::{ControlServer, output, serve};
 use serde_json::Value;
+use tollgate_test_kit::TestFolder;
 use tollgate_test_kit::eventually;
 use tollgate_test_kit::postgres::Postgres;
 

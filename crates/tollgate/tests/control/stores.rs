@@ -3,7 +3,7 @@
 
 use crate::fleet::{TOKEN, TOKEN_SHA256};
 use crate::http::{Response, get, post, request};
-use crate::program::{ControlServer, TestFolder};
+use crate::program::ControlServer;
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tollgate_limiter::testing::cluster::Cluster;
 use tollgate_limiter::testing::sentinel::SentinelGroup;
 use tollgate_limiter::testing::servers::{Server, ServerKind};
 use tollgate_test_kit::postgres::Postgres;
-use tollgate_test_kit::{eventually, eventually_within};
+use tollgate_test_kit::{TestFolder, eventually, eventually_within};
 
 const DOCS: &str = include_str!("../../../../docs/redis.md");
 

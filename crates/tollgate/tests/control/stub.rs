@@ -1,8 +1,10 @@
 //! A server that is not a control plane, or a bad one: it answers every request as the test says.
 
+use crate::program::{CommandOutput, run_at};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
+use tollgate_test_kit::TestFolder;
 
 /// Runs until the test ends.
 pub(crate) struct StubServer {
@@ -23,6 +25,11 @@ impl StubServer {
             }
         });
         Self { url, requests }
+    }
+
+    /// Runs a command against it, without a token.
+    pub(crate) fn run(&self, folder: &TestFolder, args: &[&str]) -> CommandOutput {
+        run_at(folder, &self.url, "", args)
     }
 
     /// The heads of all requests so far.

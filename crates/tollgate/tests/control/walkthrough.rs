@@ -1,9 +1,10 @@
 //! Does what `docs/control-plane.md` says, step by step, and compares every output with the one the page shows.
 
 use crate::page::{self, Step};
-use crate::program::{ControlServer, TestFolder};
+use crate::program::ControlServer;
 use std::process::{Command, Stdio};
 use tollgate_limiter::testing::servers::{Server, ServerKind};
+use tollgate_test_kit::TestFolder;
 use tollgate_test_kit::postgres::Postgres;
 
 fn page() -> String {

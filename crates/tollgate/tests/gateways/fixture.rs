@@ -1,14 +1,14 @@
 //! A gateway, a service behind it and a server that it asks, put together from an example.
 
 use crate::client::{GatewayResponse, send};
-use crate::process::{Folder, Process, free_port, gateway};
+use crate::process::{Process, free_port, gateway, read_log};
 use crate::service::Service;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use tokio::runtime::Runtime;
-use tollgate_test_kit::one_thread_runtime;
+use tollgate_test_kit::{TestFolder, one_thread_runtime};
 
 /// What can be run of an example.
 #[derive(PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub(crate) struct GatewayFixture {
     pub(crate) service: Service,
     runtime: Runtime,
     port: u16,
-    folder: Folder,
+    folder: TestFolder,
 }
 
 impl GatewayFixture {
@@ -58,7 +58,7 @@ impl GatewayFixture {
         }
         let runtime = one_thread_runtime();
         let service = Service::start(&runtime);
-        let folder = Folder::new();
+        let folder = TestFolder::new();
 
         let (_, settings) = files
             .iter()
@@ -94,12 +94,12 @@ impl GatewayFixture {
                     folder,
                 };
             }
-            log = folder.read(LOG);
+            log = read_log(&folder, LOG);
         }
         panic!(
             "{} does not let a request through: {log}{}",
             example.name,
-            folder.read("tollgate.log")
+            read_log(&folder, "tollgate.log")
         )
     }
 
@@ -111,7 +111,11 @@ impl GatewayFixture {
 
     /// What all of them said.
     pub(crate) fn logs(&self) -> String {
-        format!("{}{}", self.folder.read(LOG), self.folder.read("tollgate.log"))
+        format!(
+            "{}{}",
+            read_log(&self.folder, LOG),
+            read_log(&self.folder, "tollgate.log")
+        )
     }
 
     pub(crate) fn gateway_has_ended(&mut self) -> bool {
@@ -167,7 +171,7 @@ fn substitute(text: &str, ports: [u16; 3], tokens: Tokens) -> String {
 }
 
 /// Runs the server, and says at which port.
-fn tollgate(folder: &Folder) -> (Process, u16) {
+fn tollgate(folder: &TestFolder) -> (Process, u16) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.args(["serve", "--config", SETTINGS]);
     // Tests run side by side: what they do not ask for must not want the same port.
@@ -180,7 +184,7 @@ fn tollgate(folder: &Folder) -> (Process, u16) {
     }
     let mut process = Process::spawn(command, folder, "tollgate.log");
     for _ in 0..POLLS {
-        let log = folder.read("tollgate.log");
+        let log = read_log(folder, "tollgate.log");
         let address = log
             .lines()
             .find_map(|line| line.strip_prefix("http: http://127.0.0.1:"));
@@ -190,7 +194,7 @@ fn tollgate(folder: &Folder) -> (Process, u16) {
         assert!(!process.has_ended(), "the server does not start: {log}");
         std::thread::park_timeout(POLL_INTERVAL);
     }
-    panic!("the server is not ready: {}", folder.read("tollgate.log"))
+    panic!("the server is not ready: {}", read_log(folder, "tollgate.log"))
 }
 
 /// Whether a request comes through in time, from a client that no test is about.

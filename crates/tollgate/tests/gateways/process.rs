@@ -1,49 +1,17 @@
 //! Programs that a test starts, and ends by their process.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-
-/// A folder that goes with the test.
-pub(crate) struct Folder(PathBuf);
-
-impl Folder {
-    pub(crate) fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("tollgate-gateways-{}-{number}", std::process::id()));
-        fs::create_dir_all(&path).expect("there is room for a folder");
-        Self(path)
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-
-    pub(crate) fn write(&self, name: &str, text: &str) {
-        fs::write(self.0.join(name), text).expect("there is room for a file");
-    }
-
-    pub(crate) fn read(&self, name: &str) -> String {
-        let bytes = fs::read(self.0.join(name)).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).into_owned()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+use tollgate_test_kit::TestFolder;
 
 /// A running program. Ends when it is dropped.
 pub(crate) struct Process(Child);
 
 impl Process {
     /// Runs it in a folder, with what it says in a file there.
-    pub(crate) fn spawn(mut command: Command, folder: &Folder, log: &str) -> Self {
+    pub(crate) fn spawn(mut command: Command, folder: &TestFolder, log: &str) -> Self {
         let create_log = || File::create(folder.path().join(log)).expect("there is room for a log");
         let out = create_log();
         let err = out.try_clone().expect("a file has several handles");
@@ -72,6 +40,12 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// The log of a program, as far as it is written.
+pub(crate) fn read_log(folder: &TestFolder, name: &str) -> String {
+    let bytes = std::fs::read(folder.path().join(name)).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// A gateway as `scripts/gateways` left it.

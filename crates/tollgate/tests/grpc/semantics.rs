@@ -5,6 +5,7 @@ use tollgate::server::rls::rate_limit_response::{Code, rate_limit::Unit};
 use tollgate::server::rls::{
     RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitUnit, rate_limit_descriptor,
 };
+use tollgate_test_kit::assert_metrics;
 use tollgate_test_kit::grpc::{GrpcServer, SHOULD_RATE_LIMIT, descriptor, hits, request_for};
 
 const TENANTS: &str = "- { id: tenant, per: tenant, limit: 10/min }\n";
@@ -262,14 +263,14 @@ fn each_descriptor_counts_as_an_attempt_through_its_door_and_what_is_given_back_
         is_negative_hits: true,
         ..tenant("a")
     }]));
-    let metrics = server.gate.metrics_text();
-    for line in [
-        "tollgate_checks_total{result=\"allow\",source=\"memory\",protocol=\"grpc\"} 2\n",
-        "tollgate_checks_total{result=\"deny\",source=\"memory\",protocol=\"grpc\"} 1\n",
-        "tollgate_decisions_total{rule=\"tenant\",result=\"deny\",source=\"memory\",protocol=\"grpc\"} 1\n",
-    ] {
-        assert!(metrics.contains(line), "{line} is not in {metrics}");
-    }
+    assert_metrics(
+        &server.gate,
+        &[
+            "tollgate_checks_total{result=\"allow\",source=\"memory\",protocol=\"grpc\"} 2\n",
+            "tollgate_checks_total{result=\"deny\",source=\"memory\",protocol=\"grpc\"} 1\n",
+            "tollgate_decisions_total{rule=\"tenant\",result=\"deny\",source=\"memory\",protocol=\"grpc\"} 1\n",
+        ],
+    );
 }
 
 #[test]

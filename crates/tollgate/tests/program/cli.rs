@@ -1,7 +1,8 @@
 //! The program as a shell meets it: what was typed, the code it ends with, what it says and where.
 
-use crate::test_server::{TestFolder, TestServer, run, tollgate};
+use crate::test_server::{TestServer, run, tollgate};
 use Stream::{Stderr, Stdout};
+use tollgate_test_kit::TestFolder;
 
 #[test]
 fn an_unknown_command_is_refused_by_name() {

@@ -1,9 +1,10 @@
 //! Counters that a server shares with envoyproxy/ratelimit, whose part is played by the bytes that one sends.
 
-use crate::test_server::{TestFolder, TestServer};
+use crate::test_server::TestServer;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use tollgate_limiter::testing::servers::{Server as Redis, ServerKind};
+use tollgate_test_kit::TestFolder;
 
 const FILE: &str = "domain: shop\ndescriptors:\n- key: user\n  rate_limit: { unit: year, requests_per_unit: 30 }\n- key: path\n  rate_limit: { unit: second, requests_per_unit: 1000 }\n";
 

@@ -1,7 +1,8 @@
 //! What the pages under `docs/` say of the server, held against a running one.
 
-use crate::test_server::{Response, TestFolder, TestServer};
+use crate::test_server::{Response, TestServer};
 use tollgate_limiter::testing::servers::{Server as Redis, ServerKind};
+use tollgate_test_kit::TestFolder;
 
 const HTTP: &str = include_str!("../../../../docs/http.md");
 const METRICS: &str = include_str!("../../../../docs/metrics.md");

@@ -1,7 +1,7 @@
 //! A real Envoy in front of a real service, asking a real server over gRPC, from exactly the files that are shipped, with
 //! other ports put in.
 
-use crate::test_server::{TestFolder, TestServer, tollgate};
+use crate::test_server::{TestServer, tollgate};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use tollgate_limiter::testing::servers::{Server as Redis, ServerKind};
 use tollgate_test_kit::ENVOY_ARGUMENTS;
+use tollgate_test_kit::TestFolder;
 
 /// It all, running. The first to go is Envoy.
 struct EnvoySetup {

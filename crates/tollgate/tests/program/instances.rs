@@ -1,12 +1,13 @@
 //! Instances that count each other: who stops is not counted, nor who fails to start.
 
 use crate::shared_store::{eventually, instance, instances};
-use crate::test_server::{TestFolder, TestServer, run};
+use crate::test_server::{TestServer, run};
 use std::io::Write;
 use std::time::Duration;
 use tollgate_limiter::testing::cluster::Cluster;
 use tollgate_limiter::testing::sentinel::SentinelGroup;
 use tollgate_limiter::testing::servers::{Server as Redis, ServerKind};
+use tollgate_test_kit::TestFolder;
 
 /// The number of instances that a server counts.
 fn counted(server: &TestServer) -> u64 {

@@ -1,11 +1,12 @@
 //! The other ways in than plain TCP, each from the program that listens to the program that asks.
 
-use crate::test_server::{TestFolder, TestServer, run, tollgate};
+use crate::test_server::{TestServer, run, tollgate};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
+use tollgate_test_kit::TestFolder;
 
 const RULES: &str = "rules: [{ id: plan, per: user, limit: 1/h }]\n";
 

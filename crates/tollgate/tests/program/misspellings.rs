@@ -1,6 +1,7 @@
 //! `rules check` on configurations with one misspelt name each: where a misspelt name would limit nothing, it is shown.
 
-use crate::test_server::{TestFolder, run};
+use crate::test_server::run;
+use tollgate_test_kit::TestFolder;
 
 /// A configuration where only a gateway asks, so that all attributes are known.
 const GATEWAY: &str = "\

@@ -1,7 +1,7 @@
 //! In the place of envoyproxy/ratelimit: started by nothing but its environment and a folder of its files.
 
 use crate::shared_store::eventually;
-use crate::test_server::{Response, TestFolder, TestServer, tollgate};
+use crate::test_server::{Response, TestServer, tollgate};
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
@@ -18,6 +18,7 @@ use tollgate::server::rls::rate_limit_response::Code;
 use tollgate::server::rls::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, rate_limit_descriptor};
 use tollgate_limiter::testing::relay::Relay;
 use tollgate_limiter::testing::servers::{Server as Redis, ServerKind};
+use tollgate_test_kit::TestFolder;
 
 /// What its log says each time changed files are taken, or are not.
 const RELOADED: &str = "rules reloaded";

@@ -1,10 +1,11 @@
 //! Rules that change under a running server.
 
 use crate::shared_store::eventually;
-use crate::test_server::{TestFolder, TestServer};
+use crate::test_server::TestServer;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tollgate_test_kit::TestFolder;
 
 /// What the log says each time changed rules are taken.
 const RELOADED: &str = "rules reloaded";

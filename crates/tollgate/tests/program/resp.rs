@@ -1,12 +1,13 @@
 //! The Redis protocol, from the program that listens to a client that people use.
 
-use crate::test_server::{TestFolder, TestServer, run, tollgate};
+use crate::test_server::{TestServer, run, tollgate};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use tollgate_test_kit::TestFolder;
 
 const PASSWORD: &str = "correct-horse-battery";
 

@@ -1,8 +1,9 @@
 //! `tollgate serve`: up, asked, stopped; and everything that keeps it from starting.
 
-use crate::test_server::{Response, TestFolder, TestServer, run, tollgate};
+use crate::test_server::{Response, TestServer, run, tollgate};
 use std::io::Write;
 use std::net::TcpListener;
+use tollgate_test_kit::TestFolder;
 
 #[test]
 fn with_nothing_at_all_it_starts_and_its_curl_line_counts_down_to_a_429() {

@@ -1,11 +1,12 @@
 //! Several instances over one store, and what they do when it is away.
 
-use crate::test_server::{TestFolder, TestServer, run, tollgate};
+use crate::test_server::{TestServer, run, tollgate};
 use std::io::{BufRead, BufReader, Write};
 use std::time::Duration;
 use tollgate_limiter::testing::cluster::Cluster;
 use tollgate_limiter::testing::sentinel::SentinelGroup;
 use tollgate_limiter::testing::servers::{Server as Redis, ServerKind};
+use tollgate_test_kit::TestFolder;
 
 /// An instance over the store at this address, with a deadline that a busy machine keeps.
 pub(crate) fn instance(folder: &TestFolder, store: &str) -> TestServer {

@@ -1,10 +1,11 @@
 //! A store that comes late, or answers late.
 
 use crate::shared_store::eventually;
-use crate::test_server::{TestFolder, TestServer, tollgate};
+use crate::test_server::{TestServer, tollgate};
 use std::time::Duration;
 use tollgate_limiter::testing::relay::Relay;
 use tollgate_limiter::testing::servers::{Server as Redis, ServerKind};
+use tollgate_test_kit::TestFolder;
 
 #[test]
 fn the_first_request_is_decided_by_a_store_that_takes_long_to_come() {

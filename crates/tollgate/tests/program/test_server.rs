@@ -1,59 +1,11 @@
 //! A server that a test started, in a folder of its own, and what it says.
 
-use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
-
-/// A folder that goes with the test.
-pub(crate) struct TestFolder(PathBuf);
-
-impl TestFolder {
-    pub(crate) fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!(
-            "tollgate-{}-{}",
-            std::process::id(),
-            COUNT.fetch_add(1, Ordering::Relaxed)
-        );
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path).expect("there is room for a folder");
-        Self(path)
-    }
-
-    /// With one file in it.
-    pub(crate) fn with(name: &str, text: &str) -> Self {
-        let folder = Self::new();
-        folder.write(name, text);
-        folder
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-
-    pub(crate) fn write(&self, name: &str, text: &str) {
-        let path = self.0.join(name);
-        fs::create_dir_all(path.parent().expect("a file is in a folder")).expect("there is room for a folder");
-        fs::write(path, text).expect("there is room for a file");
-    }
-
-    /// Puts a file in place of another, as editors do.
-    pub(crate) fn replace(&self, name: &str, text: &str) {
-        self.write("new", text);
-        fs::rename(self.0.join("new"), self.0.join(name)).expect("a file can be renamed");
-    }
-}
-
-impl Drop for TestFolder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+use tollgate_test_kit::TestFolder;
 
 /// The program, to be run in a folder. Settings come from what the test says and from nowhere else.
 pub(crate) fn tollgate(folder: &TestFolder, args: &[&str]) -> Command {

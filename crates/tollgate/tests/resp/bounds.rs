@@ -33,9 +33,7 @@ fn what_is_no_command_is_told_so_and_ends_the_connection() {
             ),
             (&line, "a line has at most 8192 bytes"),
         ] {
-            let mut client = server.connect();
-            client.send(format!("PING\r\n{bytes}"));
-            let reply = client.rest();
+            let reply = server.exchange(format!("PING\r\n{bytes}"));
             assert_eq!(reply, format!("+PONG\r\n-ERR Protocol error: {expected}\r\n"));
         }
         server.connect().expect("PING", "+PONG\r\n");

@@ -78,9 +78,10 @@ fn empty_commands_are_passed_over() {
 #[test]
 fn whoever_says_goodbye_is_answered_and_heard_no_more() {
     for server in RespServer::both("") {
-        let mut client = server.connect();
-        client.send([command(&["PING"]), command(&["QUIT"]), command(&["PING"])].concat());
-        assert_eq!(client.rest(), "+PONG\r\n+OK\r\n");
+        assert_eq!(
+            server.exchange([command(&["PING"]), command(&["QUIT"]), command(&["PING"])].concat()),
+            "+PONG\r\n+OK\r\n"
+        );
     }
 }
 

@@ -89,9 +89,7 @@ fn calls_on_one_key_in_one_pipeline_are_decided_one_after_the_other() {
 #[test]
 fn the_protocol_changes_between_two_commands_of_one_pipeline() {
     for server in RespServer::both("") {
-        let mut client = server.connect();
-        client.send("TOLLGATE.CHECK d 1\r\nHELLO 3\r\nTOLLGATE.CHECK d 1\r\nQUIT\r\n");
-        let received = client.rest();
+        let received = server.exchange("TOLLGATE.CHECK d 1\r\nHELLO 3\r\nTOLLGATE.CHECK d 1\r\nQUIT\r\n");
         let none = "*6\r\n:0\r\n:-1\r\n:-1\r\n:-1\r\n:-1\r\n";
         assert!(received.starts_with(&format!("{none}$-1\r\n%7\r\n")), "{received}");
         assert!(received.ends_with(&format!("*0\r\n{none}_\r\n+OK\r\n")), "{received}");

@@ -131,9 +131,9 @@ fn a_command_that_cannot_be_queued_aborts_and_nothing_is_charged() {
 #[test]
 fn an_invalid_argument_is_an_error_among_the_replies() {
     for server in RespServer::both("") {
-        let mut client = server.connect();
-        client.send("MULTI\r\nCL.THROTTLE k x 1 60\r\nCL.THROTTLE k\r\nTOLLGATE.CHECK d x\r\nPING\r\nEXEC\r\nQUIT\r\n");
-        let replies = client.rest();
+        let replies = server.exchange(
+            "MULTI\r\nCL.THROTTLE k x 1 60\r\nCL.THROTTLE k\r\nTOLLGATE.CHECK d x\r\nPING\r\nEXEC\r\nQUIT\r\n",
+        );
         let (_, replies) = replies.split_once("*4\r\n").unwrap();
         let lines: Vec<&str> = replies.lines().collect();
         assert_eq!(lines[0], "-Cell error: Store error: Couldn't parse as integer: x");
@@ -146,9 +146,8 @@ fn an_invalid_argument_is_an_error_among_the_replies() {
 #[test]
 fn the_protocol_may_change_within_a_transaction() {
     for server in RespServer::both("") {
-        let mut client = server.connect();
-        client.send("MULTI\r\nTOLLGATE.CHECK d 1\r\nHELLO 3\r\nTOLLGATE.CHECK d 1\r\nEXEC\r\nQUIT\r\n");
-        let replies = client.rest();
+        let replies =
+            server.exchange("MULTI\r\nTOLLGATE.CHECK d 1\r\nHELLO 3\r\nTOLLGATE.CHECK d 1\r\nEXEC\r\nQUIT\r\n");
         let none = "*6\r\n:0\r\n:-1\r\n:-1\r\n:-1\r\n:-1\r\n";
         assert!(replies.contains(&format!("*3\r\n{none}$-1\r\n%7\r\n")), "{replies}");
         assert!(replies.ends_with(&format!("*0\r\n{none}_\r\n+OK\r\n")), "{replies}");
@@ -198,14 +197,11 @@ fn a_transaction_has_a_bounded_number_of_commands_and_bytes() {
             (command(&["CL.THROTTLE", "large", "9", "1", "60", "0"]), 1_024),
             (command(&["ECHO", &"e".repeat(8_000)]), 16),
         ] {
-            let mut client = server.connect();
-            client.send([&*command(&["MULTI"]), &*queued.repeat(calls), b"EXEC\r\nQUIT\r\n"].concat());
-            let most = client.rest();
+            let most = server.exchange([&*command(&["MULTI"]), &*queued.repeat(calls), b"EXEC\r\nQUIT\r\n"].concat());
             assert_eq!(most.matches("+QUEUED").count(), calls);
             assert!(most.contains(&format!("+QUEUED\r\n*{calls}\r\n")), "{most}");
-            let mut client = server.connect();
-            client.send([&*command(&["MULTI"]), &*queued.repeat(calls + 1), b"EXEC\r\nQUIT\r\n"].concat());
-            let replies = client.rest();
+            let replies =
+                server.exchange([&*command(&["MULTI"]), &*queued.repeat(calls + 1), b"EXEC\r\nQUIT\r\n"].concat());
             assert_eq!(replies.matches("+QUEUED").count(), calls);
             assert!(replies.contains(TOO_LARGE), "{replies}");
             assert!(

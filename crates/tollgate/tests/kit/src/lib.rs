@@ -10,11 +10,13 @@
 )]
 
 pub mod certificates;
+mod folder;
 pub mod grpc;
 mod grpc_client;
 pub mod http;
 mod http_client;
 pub mod postgres;
+mod program;
 pub mod resp;
 mod resp_client;
 mod server;
@@ -31,6 +33,9 @@ pub const ENVOY_ARGUMENTS: [&str; 7] = [
     "warning",
 ];
 
+pub use folder::TestFolder;
+pub use program::run_to_end;
 pub use server::{
-    TestServer, eventually, eventually_within, manual_clock, memory_store, one_thread_runtime, redis_store, rule_set,
+    TestServer, assert_metrics, eventually, eventually_within, manual_clock, memory_store, one_thread_runtime,
+    redis_store, rule_set,
 };

@@ -2,6 +2,7 @@
 //!
 //! A missing server is a failure that says how to install it, never a skipped test.
 
+use crate::run_to_end;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -44,17 +45,10 @@ impl Postgres {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let data = std::env::temp_dir().join(format!("tollgate-postgres-{}-{number}", std::process::id()));
         let programs = programs();
-        let created = as_postgres(&programs.join("initdb"))
-            .args(["--auth=trust", "--username=postgres", "--no-sync", "--encoding=UTF8"])
-            .args(["--locale=C.UTF-8", "--pgdata"])
-            .arg(&data)
-            .output()
-            .unwrap();
-        assert!(
-            created.status.success(),
-            "initdb fails: {}",
-            String::from_utf8_lossy(&created.stderr)
-        );
+        let mut initdb = as_postgres(&programs.join("initdb"));
+        initdb.args(["--auth=trust", "--username=postgres", "--no-sync", "--encoding=UTF8"]);
+        initdb.args(["--locale=C.UTF-8", "--pgdata"]).arg(&data);
+        run_to_end(&mut initdb, "initdb fails");
         let port = free_port().unwrap();
         let process = run(&programs, &data, port, durability);
         Self {
@@ -83,15 +77,9 @@ impl Postgres {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("test_{}", COUNT.fetch_add(1, Ordering::Relaxed));
         let port = self.port.to_string();
-        let created = Command::new(self.programs.join("createdb"))
-            .args(["--host=127.0.0.1", "--username=postgres", "--port", &port, &name])
-            .output()
-            .unwrap();
-        assert!(
-            created.status.success(),
-            "createdb fails: {}",
-            String::from_utf8_lossy(&created.stderr)
-        );
+        let mut createdb = Command::new(self.programs.join("createdb"));
+        createdb.args(["--host=127.0.0.1", "--username=postgres", "--port", &port, &name]);
+        run_to_end(&mut createdb, "createdb fails");
         format!("postgres://postgres@127.0.0.1:{port}/{name}")
     }
 

@@ -41,4 +41,11 @@ impl RespServer {
     pub fn connect(&self) -> Client {
         Client::connect(self.address)
     }
+
+    /// Sends bytes on a connection of their own, and returns all replies until the server closes it.
+    pub fn exchange(&self, bytes: impl AsRef<[u8]>) -> String {
+        let mut client = self.connect();
+        client.send(bytes);
+        client.rest()
+    }
 }

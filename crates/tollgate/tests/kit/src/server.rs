@@ -182,6 +182,15 @@ pub fn rule_set(rules: &str) -> RuleSet {
     parsed.rules
 }
 
+/// Requires lines of the metrics.
+#[track_caller]
+pub fn assert_metrics(gate: &Gate, lines: &[&str]) {
+    let metrics = gate.metrics_text();
+    for line in lines {
+        assert!(metrics.contains(line), "{line} is not in {metrics}");
+    }
+}
+
 /// Waits until `condition` holds. A test that waits for nothing fails after half a minute.
 #[track_caller]
 pub fn eventually(what: &str, condition: impl FnMut() -> bool) {
