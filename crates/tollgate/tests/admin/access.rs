@@ -14,13 +14,13 @@ pub(crate) const PASSWORD: &str = "correct horse battery";
 fn setup(server: &AdminServer, name: &str) -> Request {
     let code = server.links.setup.clone().unwrap();
     let body = json!({ "code": code, "name": name, "password": PASSWORD });
-    server.request("POST", "/v1/setup").page("").json(&body)
+    server.post_page("/v1/setup", &body)
 }
 
 /// Logs in and returns the cookie.
 pub(crate) fn login(server: &AdminServer, name: &str) -> String {
     let body = json!({ "name": name, "password": PASSWORD });
-    let answer = server.request("POST", "/v1/session").page("").json(&body).expect(200);
+    let answer = server.post_page("/v1/session", &body).expect(200);
     cookie_of(&answer)
 }
 
@@ -29,7 +29,7 @@ fn the_setup_link_creates_one_admin_and_both_codes_are_void_afterwards() {
     for storage in Storage::both() {
         let server = AdminServer::with(&storage, |_| {});
         let view = json!({ "view": server.links.view.clone().unwrap() });
-        let viewer = server.request("POST", "/v1/session").page("").json(&view).expect(200);
+        let viewer = server.post_page("/v1/session", &view).expect(200);
         let viewer = cookie_of(&viewer);
         let me = server.request("GET", "/v1/me").page(&viewer).expect(200).json();
         assert_eq!(
@@ -37,17 +37,9 @@ fn the_setup_link_creates_one_admin_and_both_codes_are_void_afterwards() {
             (&json!("viewer"), &json!("view"), &json!(true))
         );
         let wrong = json!({ "code": "AAAA-AAAA-AAAA", "name": "anna", "password": PASSWORD });
-        server
-            .request("POST", "/v1/setup")
-            .page("")
-            .json(&wrong)
-            .refused(403, "code");
+        server.post_page("/v1/setup", &wrong).refused(403, "code");
         let short = json!({ "code": server.links.setup, "name": "anna", "password": "short" });
-        server
-            .request("POST", "/v1/setup")
-            .page("")
-            .json(&short)
-            .refused(400, "malformed");
+        server.post_page("/v1/setup", &short).refused(400, "malformed");
 
         let created = setup(&server, "anna").expect(201);
         assert_eq!(
@@ -62,11 +54,7 @@ fn the_setup_link_creates_one_admin_and_both_codes_are_void_afterwards() {
             .request("GET", "/v1/status")
             .page(&viewer)
             .refused(401, "unauthorized");
-        server
-            .request("POST", "/v1/session")
-            .page("")
-            .json(&view)
-            .refused(401, "unauthorized");
+        server.post_page("/v1/session", &view).refused(401, "unauthorized");
         server.request("GET", "/v1/status").refused(401, "unauthorized");
     }
 }
@@ -75,12 +63,7 @@ fn the_setup_link_creates_one_admin_and_both_codes_are_void_afterwards() {
 fn setup_may_create_a_token_instead_of_a_user() {
     let server = AdminServer::fresh();
     let body = json!({ "code": server.links.setup, "name": "ci", "kind": "token" });
-    let created = server
-        .request("POST", "/v1/setup")
-        .page("")
-        .json(&body)
-        .expect(201)
-        .json();
+    let created = server.post_page("/v1/setup", &body).expect(201).json();
     let token = created["token"].as_str().unwrap();
     assert!(token.starts_with("tgt_"), "{token}");
     let me = server.request("GET", "/v1/me").token(token).expect(200).json();
@@ -91,20 +74,12 @@ fn setup_may_create_a_token_instead_of_a_user() {
 fn nothing_is_written_before_the_first_change_not_even_by_guesses_and_dry_runs() {
     let server = AdminServer::start();
     let login = json!({ "name": "nobody", "password": PASSWORD });
-    server
-        .request("POST", "/v1/session")
-        .page("")
-        .json(&login)
-        .refused(401, "unauthorized");
+    server.post_page("/v1/session", &login).refused(401, "unauthorized");
     let wrong = json!({ "code": "AAAA-AAAA-AAAA", "name": "anna", "password": PASSWORD });
-    server
-        .request("POST", "/v1/setup")
-        .page("")
-        .json(&wrong)
-        .refused(409, "setup-done");
+    server.post_page("/v1/setup", &wrong).refused(409, "setup-done");
     let row = json!({ "terms": "5/min" });
     let target = "/v1/override?rule=plan&merchant=m_1&dry_run=true";
-    server.by_admin("PUT", target).if_absent().json(&row).expect(200);
+    server.create(target, &row).expect(200);
     let draft = json!({ "files": [] });
     let draft = server.by_admin("POST", "/v1/versions?dry_run=true").json(&draft);
     draft.header("Idempotency-Key", "a").expect(200);
@@ -121,24 +96,16 @@ fn nothing_is_written_before_the_first_change_not_even_by_guesses_and_dry_runs()
         server.get(path).expect(200);
     }
     assert!(!server.data().exists(), "{:?} was written", server.data());
-    server
-        .by_admin("PUT", "/v1/override?rule=plan&merchant=m_1")
-        .if_absent()
-        .json(&row)
-        .expect(201);
+    server.create("/v1/override?rule=plan&merchant=m_1", &row).expect(201);
     assert!(server.data().join("control.db").exists());
 }
 
 #[test]
 fn users_and_tokens_are_added_listed_used_and_disabled() {
-    for storage in Storage::both() {
-        let server = AdminServer::over(&storage);
+    for server in AdminServer::over_both() {
         let user = json!({ "name": "anna", "role": "operator", "password": PASSWORD, "reason": "new" });
-        let dry = server
-            .by_admin("POST", "/v1/users?dry_run=true")
-            .json(&user)
-            .expect(200)
-            .json();
+        let dry = server.by_admin("POST", "/v1/users?dry_run=true").json(&user);
+        let dry = dry.expect(200).json();
         assert_eq!(dry["dry_run"], true);
         assert_eq!(server.get("/v1/users").expect(200).json()["items"], json!([]));
         server.by_admin("POST", "/v1/users").json(&user).expect(201);
@@ -265,8 +232,7 @@ fn a_token_that_expired_or_has_another_secret_is_not_valid() {
 
 #[test]
 fn sessions_end_when_idle_at_their_end_at_logout_and_by_an_admin() {
-    for storage in Storage::both() {
-        let server = AdminServer::over(&storage);
+    for server in AdminServer::over_both() {
         let body = json!({ "name": "anna", "role": "viewer", "password": PASSWORD });
         let id = server.by_admin("POST", "/v1/users").json(&body).expect(201).json()["id"].clone();
         let now = now_ms();
@@ -367,38 +333,17 @@ fn secrets_are_in_no_response_no_audit_entry_no_log_and_no_file() {
     let token = token["token"].as_str().unwrap().to_owned();
     let secret = token.rsplit('_').next().unwrap().to_owned();
     let login = json!({ "name": "anna", "password": password });
-    let answer = server.request("POST", "/v1/session").page("").json(&login).expect(200);
+    let answer = server.post_page("/v1/session", &login).expect(200);
     let cookie = cookie_of(&answer);
     let session = cookie.split('=').nth(1).unwrap().to_owned();
     seen.push(answer.body);
     // A password in the field of the name.
     let wrong = json!({ "code": "AAAA-AAAA-AAAA", "name": "eve", "password": password });
-    seen.push(
-        fresh
-            .request("POST", "/v1/setup")
-            .page("")
-            .json(&wrong)
-            .expect(403)
-            .body,
-    );
+    seen.push(fresh.post_page("/v1/setup", &wrong).expect(403).body);
     let wrong = json!({ "view": "AAAA-AAAA" });
-    seen.push(
-        fresh
-            .request("POST", "/v1/session")
-            .page("")
-            .json(&wrong)
-            .expect(401)
-            .body,
-    );
+    seen.push(fresh.post_page("/v1/session", &wrong).expect(401).body);
     let misplaced = json!({ "name": password, "password": password });
-    seen.push(
-        server
-            .request("POST", "/v1/session")
-            .page("")
-            .json(&misplaced)
-            .expect(401)
-            .body,
-    );
+    seen.push(server.post_page("/v1/session", &misplaced).expect(401).body);
     server.request("GET", "/v1/me").page(&cookie).expect(200);
     server.request("GET", "/v1/me").token(&token).expect(200);
     for path in [
@@ -462,7 +407,7 @@ fn of_a_thousand_guesses_five_a_minute_reach_the_password() {
     assert!((5..=10).contains(&count), "{count} guesses reached the password");
     // Not even the right one, now.
     let right = json!({ "name": "anna", "password": PASSWORD });
-    let answer = server.request("POST", "/v1/session").page("").json(&right).send();
+    let answer = server.post_page("/v1/session", &right).send();
     assert!(answer.status == 429 || count > 5, "{}", answer.status);
     let audit = server.get("/v1/audit?action=login.failed").expect(200).json();
     assert!(

@@ -51,10 +51,7 @@ fn while_the_database_is_away_reads_answer_writes_are_refused_and_a_forget_is_au
         .page(&unknown)
         .refused(503, "database-unavailable");
     let body = json!({ "terms": "6/min" });
-    let put = server
-        .by_admin("PUT", "/v1/override?rule=plan&merchant=m_2")
-        .if_absent()
-        .json(&body);
+    let put = server.create("/v1/override?rule=plan&merchant=m_2", &body);
     let refused = put.expect(503);
     assert_eq!(
         (refused.json()["code"].clone(), refused.header("retry-after")),
@@ -79,10 +76,7 @@ fn while_the_database_is_away_reads_answer_writes_are_refused_and_a_forget_is_au
         audit.status == 200 && audit.json()["items"][0]["reason"] == "during the outage"
     });
     eventually("writes are done again", || {
-        let put = server
-            .by_admin("PUT", "/v1/override?rule=plan&merchant=m_3")
-            .if_absent()
-            .json(&body);
+        let put = server.create("/v1/override?rule=plan&merchant=m_3", &body);
         [201, 412].contains(&put.send().status)
     });
     assert_eq!(server.get("/v1/audit/verify").expect(200).json()["ok"], true);
@@ -193,25 +187,17 @@ fn without_a_database_everything_is_read_and_nothing_is_written() {
     }
     let body = json!({ "terms": "5/min" });
     server
-        .by_admin("PUT", "/v1/override?rule=plan&merchant=m_1")
-        .if_absent()
-        .json(&body)
+        .create("/v1/override?rule=plan&merchant=m_1", &body)
         .refused(409, "no-database");
     server
-        .by_admin("PUT", "/v1/rule?id=search")
-        .if_absent()
-        .json(&json!({ "yaml": RULE }))
+        .create("/v1/rule?id=search", &json!({ "yaml": RULE }))
         .refused(409, "no-database");
     server
         .by_admin("POST", "/v1/users")
         .json(&json!({ "name": "a", "role": "viewer" }))
         .refused(409, "no-database");
     let login = json!({ "name": "a", "password": PASSWORD });
-    server
-        .request("POST", "/v1/session")
-        .page("")
-        .json(&login)
-        .refused(409, "no-database");
+    server.post_page("/v1/session", &login).refused(409, "no-database");
     let forget = json!({ "attributes": { "merchant": "m_1" } });
     server.by_admin("POST", "/v1/forget").json(&forget).expect(200);
 }
@@ -222,10 +208,7 @@ fn a_database_of_another_process_is_not_written() {
     let other = owner.beside();
     set_row(&owner, "m_1", "5/min");
     let body = json!({ "terms": "6/min" });
-    let put = other
-        .by_admin("PUT", "/v1/override?rule=plan&merchant=m_2")
-        .if_absent()
-        .json(&body);
+    let put = other.create("/v1/override?rule=plan&merchant=m_2", &body);
     put.refused(409, "other-database");
     let user = json!({ "name": "a", "role": "viewer", "password": PASSWORD });
     other
@@ -234,11 +217,7 @@ fn a_database_of_another_process_is_not_written() {
         .refused(409, "other-database");
     owner.by_admin("POST", "/v1/users").json(&user).expect(201);
     let login = json!({ "name": "a", "password": PASSWORD });
-    other
-        .request("POST", "/v1/session")
-        .page("")
-        .json(&login)
-        .refused(409, "other-database");
+    other.post_page("/v1/session", &login).refused(409, "other-database");
 }
 
 #[test]
@@ -260,10 +239,7 @@ fn a_database_that_lacks_what_is_applied_is_not_written() {
     let revision = server.get("/v1/status").expect(200).json()["revision"].clone();
     let server = server.restart(|data| copy(&backup, data));
     let body = json!({ "terms": "6/min" });
-    let put = server
-        .by_admin("PUT", "/v1/override?rule=plan&merchant=m_3")
-        .if_absent()
-        .json(&body);
+    let put = server.create("/v1/override?rule=plan&merchant=m_3", &body);
     put.refused(409, "database-regressed");
     let status = server.get("/v1/status").expect(200).json();
     assert_eq!(status["revision"], revision, "nothing goes back");

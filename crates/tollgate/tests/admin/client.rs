@@ -152,6 +152,12 @@ pub(crate) fn cookie_of(answer: &Answer) -> String {
     set.split(';').next().unwrap().to_owned()
 }
 
+/// One member of each element of a list.
+#[track_caller]
+pub(crate) fn column<'a>(list: &'a Value, member: &str) -> Vec<&'a Value> {
+    list.as_array().unwrap().iter().map(|item| &item[member]).collect()
+}
+
 /// A text as part of a query.
 pub(crate) fn encoded(text: &str) -> String {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(byte);

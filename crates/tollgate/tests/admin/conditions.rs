@@ -1,6 +1,6 @@
 //! Conditions, dry runs, idempotency keys, and the bounds and types of bodies.
 
-use crate::fixture::{AdminServer, EDITOR, Storage};
+use crate::fixture::{AdminServer, EDITOR};
 use crate::rules::{RULE, add_rule};
 use crate::tables::set_row;
 use serde_json::{Value, json};
@@ -9,8 +9,7 @@ const ROW: &str = "/v1/override?rule=plan&merchant=m_1";
 
 #[test]
 fn a_write_needs_a_condition_in_one_of_the_forms_that_proxies_leave() {
-    for storage in Storage::both() {
-        let server = AdminServer::over(&storage);
+    for server in AdminServer::over_both() {
         let put = |terms: &str| server.by_admin("PUT", ROW).json(&json!({ "terms": terms }));
         put("5/min").refused(428, "precondition-required");
         for (method, target, body) in [
@@ -73,8 +72,7 @@ fn a_write_needs_a_condition_in_one_of_the_forms_that_proxies_leave() {
 
 #[test]
 fn a_stale_condition_is_answered_with_the_item_its_author_time_reason_and_the_difference() {
-    for storage in Storage::both() {
-        let server = AdminServer::over(&storage);
+    for server in AdminServer::over_both() {
         let first = set_row(&server, "m_1", "5/min");
         let body = json!({ "terms": "6/min", "reason": "support case" });
         let put = server
@@ -102,11 +100,7 @@ fn a_stale_condition_is_answered_with_the_item_its_author_time_reason_and_the_di
                 "{diff}"
             );
         }
-        let stale = server
-            .by_admin("PUT", ROW)
-            .if_absent()
-            .json(&json!({ "terms": "7/min" }))
-            .refused(412, "stale");
+        let stale = server.create(ROW, &json!({ "terms": "7/min" })).refused(412, "stale");
         assert_eq!(stale["current"]["terms"], "6/min");
         let stale = server.by_admin("DELETE", ROW).if_match(&first).refused(412, "stale");
         assert_eq!(stale["author"], "editor");
@@ -119,15 +113,9 @@ fn a_stale_condition_is_answered_with_the_item_its_author_time_reason_and_the_di
         assert_eq!((&stale["current"], &stale["revision"]), (&Value::Null, &json!(0)));
 
         let attribute = "/v1/attribute?source=merchant&subject=m&name=tier";
-        server
-            .by_admin("PUT", attribute)
-            .if_absent()
-            .json(&json!({ "value": "gold" }))
-            .expect(201);
+        server.create(attribute, &json!({ "value": "gold" })).expect(201);
         let stale = server
-            .by_admin("PUT", attribute)
-            .if_absent()
-            .json(&json!({ "value": "tin" }))
+            .create(attribute, &json!({ "value": "tin" }))
             .refused(412, "stale");
         assert_eq!(
             (&stale["current"]["value"], &stale["author"]),
@@ -196,8 +184,7 @@ fn a_stale_condition_is_answered_with_the_item_its_author_time_reason_and_the_di
 
 #[test]
 fn a_dry_run_checks_everything_and_changes_nothing() {
-    for storage in Storage::both() {
-        let server = AdminServer::over(&storage);
+    for server in AdminServer::over_both() {
         let row = set_row(&server, "m_1", "5/min");
         let rule = add_rule(&server);
         let user = json!({ "name": "anna", "role": "viewer" });
@@ -223,13 +210,7 @@ fn a_dry_run_checks_everything_and_changes_nothing() {
                 server.by_admin("DELETE", &format!("{ROW}&dry_run=true")).if_match(&row),
                 204,
             ),
-            (
-                server
-                    .by_admin("PUT", attribute)
-                    .if_absent()
-                    .json(&json!({ "value": "a" })),
-                200,
-            ),
+            (server.create(attribute, &json!({ "value": "a" })), 200),
             (
                 server
                     .by_admin("PUT", "/v1/rule?id=search&dry_run=true")
@@ -304,8 +285,7 @@ fn a_dry_run_checks_everything_and_changes_nothing() {
 
 #[test]
 fn a_request_with_an_idempotency_key_is_done_once() {
-    for storage in Storage::both() {
-        let server = AdminServer::over(&storage);
+    for server in AdminServer::over_both() {
         let import = |terms: &str| {
             let line = json!({ "rule": "plan", "subject": { "merchant": "m_1" }, "terms": terms }).to_string();
             server
@@ -367,11 +347,7 @@ fn bodies_have_bounds_and_a_type() {
     let server = AdminServer::start();
     let text = "x".repeat(65 << 10);
     let large = json!({ "terms": text });
-    server
-        .by_admin("PUT", ROW)
-        .if_absent()
-        .json(&large)
-        .refused(413, "too-large");
+    server.create(ROW, &large).refused(413, "too-large");
     let file = json!({ "files": [{ "path": "a.yaml", "grammar": "own", "text": format!("# {text}\n") }] });
     server.by_admin("POST", "/v1/rules/check").json(&file).expect(200);
     server
@@ -385,23 +361,11 @@ fn bodies_have_bounds_and_a_type() {
         .body(huge)
         .refused(413, "too-large");
     let body = json!({ "terms": "5/min" }).to_string();
-    server
-        .by_admin("PUT", ROW)
-        .if_absent()
-        .body(body.clone())
-        .refused(415, "media-type");
-    server
-        .by_admin("PUT", ROW)
-        .if_absent()
-        .header("Content-Type", "text/plain")
-        .body(body.clone())
-        .refused(415, "media-type");
-    server
-        .by_admin("PUT", ROW)
-        .if_absent()
-        .header("Content-Type", "Application/JSON; charset=utf-8")
-        .body(body)
-        .expect(201);
+    let put = || server.by_admin("PUT", ROW).if_absent();
+    put().body(body.clone()).refused(415, "media-type");
+    let typed = |media_type: &str| put().header("Content-Type", media_type);
+    typed("text/plain").body(body.clone()).refused(415, "media-type");
+    typed("Application/JSON; charset=utf-8").body(body).expect(201);
     for body in [
         "",
         "[]",
@@ -411,12 +375,7 @@ fn bodies_have_bounds_and_a_type() {
         "\u{0}",
         "null",
     ] {
-        server
-            .by_admin("PUT", ROW)
-            .if_absent()
-            .header("Content-Type", "application/json")
-            .body(body)
-            .refused(400, "malformed");
+        typed("application/json").body(body).refused(400, "malformed");
     }
     let long = json!({ "terms": "5/min", "reason": "r".repeat(501) });
     server

@@ -1,6 +1,7 @@
 //! A server of the admin API for one test.
 
 use crate::client::{Request, use_document};
+use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _, PgConnection};
@@ -8,7 +9,6 @@ use std::fs;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 use tokio::runtime::Runtime;
@@ -22,8 +22,8 @@ use tollgate::server::admin::{Admin, AdminLinks, AdminOptions, AdminSettings, Ad
 use tollgate::server::gate::{Gate, Phase};
 use tollgate::server::net::listen::{Address, Listener};
 use tollgate_limiter::store::memory::Memory;
-use tollgate_test_kit::eventually;
 use tollgate_test_kit::postgres::Postgres;
+use tollgate_test_kit::{TestFolder, eventually};
 
 /// The file layer of every server.
 pub(crate) const FILE_LAYER: &str = "
@@ -66,6 +66,8 @@ pub(crate) struct StartOptions {
     pub(crate) control: ControlOptions,
     pub(crate) choice: DatabaseChoice,
     pub(crate) file_layer: String,
+    /// The server of its database, as long as a server of the API uses it.
+    _postgres: Option<Arc<Postgres>>,
 }
 
 impl AdminServer {
@@ -79,6 +81,11 @@ impl AdminServer {
         Self::with(storage, |options| options.settings.tokens = tokens())
     }
 
+    /// One over each kind of database, one after the other.
+    pub(crate) fn over_both() -> impl Iterator<Item = Self> {
+        Storage::both().into_iter().map(|storage| Self::over(&storage))
+    }
+
     /// As it is after the first start: without tokens.
     pub(crate) fn fresh() -> Self {
         Self::with(&Storage::Sqlite, |_| {})
@@ -90,7 +97,12 @@ impl AdminServer {
             Storage::Postgres(server) => DatabaseChoice::Postgres(server.create_database()),
             Storage::None => DatabaseChoice::None,
         };
+        let _postgres = match storage {
+            Storage::Postgres(server) => Some(Arc::clone(server)),
+            Storage::Sqlite | Storage::None => None,
+        };
         let mut options = StartOptions {
+            _postgres,
             settings: AdminSettings::default(),
             control: ControlOptions::default(),
             choice,
@@ -102,7 +114,7 @@ impl AdminServer {
 
     fn open(folder: Arc<TestFolder>, options: StartOptions) -> Self {
         keep_log();
-        fs::write(folder.path().join("tollgate.yaml"), &options.file_layer).unwrap();
+        folder.write("tollgate.yaml", &options.file_layer);
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(2).enable_all().build().unwrap();
         let mut loader = ConfigLoader::new(Sources {
@@ -113,7 +125,7 @@ impl AdminServer {
         });
         let snapshot = loader.load().unwrap();
         let data_dir = DataDir {
-            path: folder.data(),
+            path: folder.path().join("data"),
             is_configured: true,
         };
         let (gate, control, admin, listener, links) = runtime.block_on(async {
@@ -180,8 +192,8 @@ impl AdminServer {
         drop(self);
         // Each connection is closed by a thread of its own. Two that close at once may both leave the log in place: whoever copies the
         // database copies the log too.
-        eventually("the database is closed", || !is_open(&folder.data()));
-        change(&folder.data());
+        eventually("the database is closed", || !is_open(&folder.path().join("data")));
+        change(&folder.path().join("data"));
         Self::open(folder, options)
     }
 
@@ -213,7 +225,7 @@ impl AdminServer {
 
     /// The folder of its data.
     pub(crate) fn data(&self) -> PathBuf {
-        self.folder.data()
+        self.folder.path().join("data")
     }
 
     pub(crate) fn request(&self, method: &str, target: &str) -> Request {
@@ -228,6 +240,22 @@ impl AdminServer {
     /// Another method by the admin of the settings.
     pub(crate) fn by_admin(&self, method: &str, target: &str) -> Request {
         self.request(method, target).token(ADMIN)
+    }
+
+    /// A PUT by the admin of the settings, of something that must not exist yet.
+    pub(crate) fn create(&self, target: &str, body: &Value) -> Request {
+        self.by_admin("PUT", target).if_absent().json(body)
+    }
+
+    /// A POST of our own page without a session.
+    pub(crate) fn post_page(&self, target: &str, body: &Value) -> Request {
+        self.request("POST", target).page("").json(body)
+    }
+
+    /// The number of items on one page of a list.
+    #[track_caller]
+    pub(crate) fn count(&self, target: &str) -> usize {
+        self.get(target).expect(200).json()["items"].as_array().unwrap().len()
     }
 
     /// Revisions, rows, attributes, versions, principals and sessions: everything but the audit log and times of last use.
@@ -322,31 +350,4 @@ fn is_open(folder: &Path) -> bool {
     let open = fs::read_dir("/proc/self/fd").unwrap();
     open.filter_map(|file| fs::read_link(file.ok()?.path()).ok())
         .any(|file| file.starts_with(folder))
-}
-
-/// A folder that goes with the test.
-struct TestFolder(PathBuf);
-
-impl TestFolder {
-    fn new() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("tollgate-admin-{}-{count}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn path(&self) -> &Path {
-        &self.0
-    }
-
-    fn data(&self) -> PathBuf {
-        self.0.join("data")
-    }
-}
-
-impl Drop for TestFolder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }

@@ -1,25 +1,21 @@
 //! Rules: lists, edits of one, their history, checks and plans.
 
+use crate::client::column;
 use crate::fixture::{AdminServer, Storage};
-use serde_json::{Value, json};
+use serde_json::json;
 
 pub(crate) const RULE: &str = "id: search\nper: user\nlimit: 10/min\n";
 
 /// Adds the rule `search` and returns its tag.
 pub(crate) fn add_rule(server: &AdminServer) -> String {
     let body = json!({ "yaml": RULE, "reason": "new" });
-    let answer = server
-        .by_admin("PUT", "/v1/rule?id=search")
-        .if_absent()
-        .json(&body)
-        .expect(201);
+    let answer = server.create("/v1/rule?id=search", &body).expect(201);
     answer.header("etag").unwrap().to_owned()
 }
 
 #[test]
 fn a_rule_is_added_changed_and_deleted_and_has_a_history() {
-    for storage in Storage::both() {
-        let server = AdminServer::over(&storage);
+    for server in AdminServer::over_both() {
         let tag = add_rule(&server);
         let read = server.get("/v1/rule?id=search").expect(200);
         let rule = read.json();
@@ -83,24 +79,13 @@ fn a_rule_is_added_changed_and_deleted_and_has_a_history() {
             .if_match(tag)
             .refused(404, "not-found");
         let history = server.get("/v1/rule/history?id=search").expect(200).json();
-        let kinds: Vec<&Value> = history["items"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|entry| &entry["kind"])
-            .collect();
+        let kinds = column(&history["items"], "kind");
         assert_eq!(kinds, ["removed", "changed", "added"]);
         assert_eq!(
             (&history["items"][1]["reason"], &history["items"][1]["actor"]),
             (&json!("raise"), &json!("admin"))
         );
-        assert_eq!(
-            server.get("/v1/rule/history?id=search&limit=1").expect(200).json()["items"]
-                .as_array()
-                .unwrap()
-                .len(),
-            1
-        );
+        assert_eq!(server.count("/v1/rule/history?id=search&limit=1"), 1);
     }
 }
 
@@ -134,12 +119,7 @@ fn rules_of_all_layers_are_listed_in_pages_and_filtered() {
 #[test]
 fn a_text_that_is_not_the_named_rule_is_refused_with_places() {
     let server = AdminServer::start();
-    let put = |yaml: &str| {
-        server
-            .by_admin("PUT", "/v1/rule?id=search")
-            .if_absent()
-            .json(&json!({ "yaml": yaml }))
-    };
+    let put = |yaml: &str| server.create("/v1/rule?id=search", &json!({ "yaml": yaml }));
     let bad = put("id: search\nlimit: lots\n").refused(422, "invalid");
     let problem = &bad["problems"][0];
     assert_eq!(problem["file"], "managed/default/search.yaml");
@@ -152,11 +132,7 @@ fn a_text_that_is_not_the_named_rule_is_refused_with_places() {
     put("id: search\nlimit: 5/min\n- id: more\n  limit: 5/min\n").expect_one_of(&[400, 422]);
     put("").expect_one_of(&[400, 422]);
     let file = json!({ "yaml": "id: plan\nper: merchant\nlimit: 5/min\n" });
-    server
-        .by_admin("PUT", "/v1/rule?id=plan")
-        .if_absent()
-        .json(&file)
-        .refused(409, "file-layer");
+    server.create("/v1/rule?id=plan", &file).refused(409, "file-layer");
     server
         .by_admin("DELETE", "/v1/rule?id=plan&reason=x")
         .if_match("*")
@@ -175,11 +151,7 @@ fn the_first_rule_takes_the_place_of_those_built_in_and_no_other() {
         "quickstart"
     );
     let other = json!({ "yaml": "id: other\ndomain: shop\nlimit: 5/min\n" });
-    server
-        .by_admin("PUT", "/v1/rule?id=search")
-        .if_absent()
-        .json(&other)
-        .refused(400, "malformed");
+    server.create("/v1/rule?id=search", &other).refused(400, "malformed");
     add_rule(&server);
     let rules = server.get("/v1/rules").expect(200).json();
     assert_eq!(

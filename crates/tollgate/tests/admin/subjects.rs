@@ -1,6 +1,6 @@
 //! One subject: everything about it, explanations, cleared counters; and the audit log.
 
-use crate::fixture::{AdminServer, OPERATOR, Storage};
+use crate::fixture::{AdminServer, OPERATOR};
 use crate::rules::add_rule;
 use crate::tables::set_row;
 use serde_json::{Value, json};
@@ -64,14 +64,9 @@ fn a_subject_is_shown_with_its_rows_and_an_explanation() {
 
 #[test]
 fn counters_of_a_subject_are_cleared_and_that_is_audited() {
-    for storage in Storage::both() {
-        let server = AdminServer::over(&storage);
+    for server in AdminServer::over_both() {
         let target = "/v1/override?rule=plan&merchant=m_1";
-        server
-            .by_admin("PUT", target)
-            .if_absent()
-            .json(&json!({ "terms": "1/min" }))
-            .expect(201);
+        server.create(target, &json!({ "terms": "1/min" })).expect(201);
         eventually("the row is applied", || server.control.status().revision == 1);
         assert_eq!((used(&server), used(&server)), (1, 0));
         let body = json!({ "attributes": { "merchant": "m_1" }, "reason": "support case" });
@@ -116,8 +111,7 @@ fn counters_of_a_subject_are_cleared_and_that_is_audited() {
 
 #[test]
 fn the_audit_log_has_every_change_with_its_author_and_is_verified() {
-    for storage in Storage::both() {
-        let server = AdminServer::over(&storage);
+    for server in AdminServer::over_both() {
         set_row(&server, "m_1", "5/min");
         add_rule(&server);
         let via = server
@@ -139,12 +133,7 @@ fn the_audit_log_has_every_change_with_its_author_and_is_verified() {
             (&json!("admin"), &json!("api"), &json!(""))
         );
         assert!(set["after"].as_str().unwrap().contains("5/min"));
-        let count = |query: &str| {
-            server.get(&format!("/v1/audit?{query}")).expect(200).json()["items"]
-                .as_array()
-                .unwrap()
-                .len()
-        };
+        let count = |query: &str| server.count(&format!("/v1/audit?{query}"));
         assert_eq!(
             (
                 count("action=row.set"),
@@ -198,8 +187,7 @@ fn the_audit_log_has_every_change_with_its_author_and_is_verified() {
 
 #[test]
 fn state_is_shown_before_and_after_the_first_change() {
-    for storage in Storage::both() {
-        let server = AdminServer::over(&storage);
+    for server in AdminServer::over_both() {
         let fresh = server.get("/v1/status").expect(200).json();
         assert_eq!(
             (&fresh["revision"], &fresh["version"], &fresh["live"], &fresh["source"]),

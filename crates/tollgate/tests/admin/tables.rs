@@ -1,7 +1,7 @@
 //! Override rows and subject attributes: items, lists, imports and exports.
 
-use crate::client::encoded;
-use crate::fixture::{AdminServer, Storage};
+use crate::client::{column, encoded};
+use crate::fixture::AdminServer;
 use serde_json::{Value, json};
 use tollgate_test_kit::eventually;
 
@@ -9,7 +9,7 @@ use tollgate_test_kit::eventually;
 pub(crate) fn set_row(server: &AdminServer, merchant: &str, terms: &str) -> String {
     let target = format!("/v1/override?rule=plan&merchant={}", encoded(merchant));
     let body = json!({ "terms": terms });
-    let answer = server.by_admin("PUT", &target).if_absent().json(&body).expect(201);
+    let answer = server.create(&target, &body).expect(201);
     // A write is acknowledged before a busy instance has applied it.
     let revision = answer.json()["revision"].as_u64().unwrap();
     eventually("the row is applied", || {
@@ -20,20 +20,15 @@ pub(crate) fn set_row(server: &AdminServer, merchant: &str, terms: &str) -> Stri
 
 fn set_attribute(server: &AdminServer, subject: &str, value: &str) {
     let target = format!("/v1/attribute?source=merchant&subject={}&name=tier", encoded(subject));
-    server
-        .by_admin("PUT", &target)
-        .if_absent()
-        .json(&json!({ "value": value }))
-        .expect(201);
+    server.create(&target, &json!({ "value": value })).expect(201);
 }
 
 #[test]
 fn a_row_is_created_read_changed_and_deleted() {
-    for storage in Storage::both() {
-        let server = AdminServer::over(&storage);
+    for server in AdminServer::over_both() {
         let target = "/v1/override?rule=plan&merchant=m_42";
         let body = json!({ "terms": "20/min burst 5", "note": "sale", "until": "2099-12-01", "reason": "ticket 7" });
-        let created = server.by_admin("PUT", target).if_absent().json(&body).expect(201);
+        let created = server.create(target, &body).expect(201);
         let row = created.json();
         assert_eq!(created.header("etag"), row["etag"].as_str());
         assert_eq!(row["etag"], format!("\"e{}-r{}\"", row["epoch"], row["revision"]));
@@ -71,8 +66,7 @@ fn a_row_is_created_read_changed_and_deleted() {
 
 #[test]
 fn a_row_of_an_equal_meaning_is_no_change() {
-    for storage in Storage::both() {
-        let server = AdminServer::over(&storage);
+    for server in AdminServer::over_both() {
         let tag = set_row(&server, "m_1", "60/min");
         let revision = server.get("/v1/status").send().json()["revision"].clone();
         for terms in ["60/min", " 60/min ", "60 / minute", "60/1min"] {
@@ -150,7 +144,7 @@ fn a_row_with_a_misspelt_attribute_is_stored_with_a_warning() {
 #[test]
 fn rows_that_cannot_be_are_refused_with_problems() {
     let server = AdminServer::start();
-    let put = |target: &str, body: &Value| server.by_admin("PUT", target).if_absent().json(body);
+    let put = |target: &str, body: &Value| server.create(target, body);
     let target = "/v1/override?rule=plan&merchant=m_1";
     let invalid = put(target, &json!({ "terms": "lots" })).refused(422, "invalid");
     assert_eq!(invalid["problems"][0]["severity"], "error");
@@ -243,16 +237,13 @@ fn rows_and_attributes_beyond_their_bounds_are_refused_by_every_way_in() {
 
 #[test]
 fn rows_are_listed_in_pages_and_filtered_on_the_server() {
-    for storage in Storage::both() {
-        let server = AdminServer::over(&storage);
+    for server in AdminServer::over_both() {
         for number in 0..7 {
             set_row(&server, &format!("m_{number}"), "5/min");
         }
         let body = json!({ "terms": "5/min", "note": "A Note", "until": "2099-01-01" });
         server
-            .by_admin("PUT", "/v1/override?domain=shop&rule=shop-plan&merchant=zed")
-            .if_absent()
-            .json(&body)
+            .create("/v1/override?domain=shop&rule=shop-plan&merchant=zed", &body)
             .expect(201);
         let mut seen = Vec::new();
         let mut after = String::new();
@@ -271,7 +262,7 @@ fn rows_are_listed_in_pages_and_filtered_on_the_server() {
             }
         }
         assert_eq!(seen, ["m_0", "m_1", "m_2", "m_3", "m_4", "m_5", "m_6", "zed"]);
-        let count = |target: &str| server.get(target).expect(200).json()["items"].as_array().unwrap().len();
+        let count = |target: &str| server.count(target);
         assert_eq!(count("/v1/overrides?domain=shop"), 1);
         assert_eq!(count("/v1/overrides?rule=plan"), 7);
         assert_eq!(count("/v1/overrides?q=m_3"), 1);
@@ -296,8 +287,7 @@ fn rows_are_listed_in_pages_and_filtered_on_the_server() {
 
 #[test]
 fn an_export_is_imported_again_in_both_forms() {
-    for storage in Storage::both() {
-        let server = AdminServer::over(&storage);
+    for server in AdminServer::over_both() {
         let strange = [
             "=cmd()",
             "+1",
@@ -312,7 +302,7 @@ fn an_export_is_imported_again_in_both_forms() {
         for (number, note) in strange.iter().enumerate() {
             let target = format!("/v1/override?rule=plan&merchant={}", encoded(&format!("m {number},\"")));
             let body = json!({ "terms": "5/min", "note": note, "until": "2099-01-01" });
-            server.by_admin("PUT", &target).if_absent().json(&body).expect(201);
+            server.create(&target, &body).expect(201);
         }
         for format in ["ndjson", "csv"] {
             let exported = server.get(&format!("/v1/overrides/export?format={format}")).expect(200);
@@ -372,8 +362,7 @@ fn an_export_is_imported_again_in_both_forms() {
 
 #[test]
 fn an_import_is_done_as_a_whole_or_not_at_all_and_names_every_bad_line() {
-    for storage in Storage::both() {
-        let server = AdminServer::over(&storage);
+    for server in AdminServer::over_both() {
         let row = |merchant: &str, terms: &str| {
             json!({ "rule": "plan", "subject": { "merchant": merchant }, "terms": terms }).to_string()
         };
@@ -390,21 +379,11 @@ fn an_import_is_done_as_a_whole_or_not_at_all_and_names_every_bad_line() {
                 .body(body.to_owned())
         };
         let bad = import("", &lines.join("\n")).refused(422, "invalid");
-        let found: Vec<&Value> = bad["problems"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|problem| &problem["line"])
-            .collect();
+        let found = column(&bad["problems"], "line");
         assert_eq!(found, [3], "what cannot be read is reported first");
         let lines = [row("a", "5/min"), row("b", "lots"), String::new(), row("c", "many")];
         let bad = import("", &lines.join("\n")).refused(422, "invalid");
-        let found: Vec<&Value> = bad["problems"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|problem| &problem["line"])
-            .collect();
+        let found = column(&bad["problems"], "line");
         assert_eq!(found, [2, 4]);
         assert_eq!(server.get("/v1/overrides").expect(200).json()["items"], json!([]));
         import("", "").refused(400, "malformed");
@@ -444,8 +423,7 @@ fn an_import_is_done_as_a_whole_or_not_at_all_and_names_every_bad_line() {
 
 #[test]
 fn attributes_are_set_listed_deleted_imported_and_exported() {
-    for storage in Storage::both() {
-        let server = AdminServer::over(&storage);
+    for server in AdminServer::over_both() {
         set_attribute(&server, "m_42", "enterprise");
         set_attribute(&server, "m_43", "=free");
         let target = "/v1/attribute?source=merchant&subject=m_42&name=tier";
@@ -472,12 +450,7 @@ fn attributes_are_set_listed_deleted_imported_and_exported() {
             .if_match(tag)
             .json(&json!({ "value": "" }))
             .refused(422, "invalid");
-        let count = |query: &str| {
-            server.get(&format!("/v1/attributes?{query}")).expect(200).json()["items"]
-                .as_array()
-                .unwrap()
-                .len()
-        };
+        let count = |query: &str| server.count(&format!("/v1/attributes?{query}"));
         assert_eq!(
             (
                 count(""),

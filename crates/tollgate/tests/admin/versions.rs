@@ -1,5 +1,6 @@
 //! Versions: drafts, publish, rollback, differences.
 
+use crate::client::column;
 use crate::fixture::{AdminServer, Storage};
 use crate::rules::add_rule;
 use crate::tables::set_row;
@@ -24,14 +25,10 @@ fn publish(server: &AdminServer, body: &Value) -> crate::client::Request {
 
 #[test]
 fn a_draft_is_saved_published_changed_and_rolled_back() {
-    for storage in Storage::both() {
-        let server = AdminServer::over(&storage);
+    for server in AdminServer::over_both() {
         let draft = json!({ "files": files("5/min"), "reason": "draft" });
-        let dry = server
-            .by_admin("POST", "/v1/versions?dry_run=true")
-            .json(&draft)
-            .expect(200)
-            .json();
+        let dry = server.by_admin("POST", "/v1/versions?dry_run=true").json(&draft);
+        let dry = dry.expect(200).json();
         assert_eq!(dry["dry_run"], true);
         let saved = server.by_admin("POST", "/v1/versions").json(&draft).expect(201).json();
         assert_eq!(
@@ -112,12 +109,7 @@ fn a_draft_is_saved_published_changed_and_rolled_back() {
             (&version["digest"], &json!("rollback 1"))
         );
         let listed = server.get("/v1/versions?limit=2").expect(200).json();
-        let numbers: Vec<&Value> = listed["items"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|item| &item["number"])
-            .collect();
+        let numbers = column(&listed["items"], "number");
         assert_eq!(numbers, [3, 2]);
         let rest = server
             .get(&format!("/v1/versions?after={}", listed["next"].as_str().unwrap()))
@@ -139,8 +131,7 @@ fn a_draft_is_saved_published_changed_and_rolled_back() {
 
 #[test]
 fn what_keeps_a_set_from_being_live_is_named() {
-    for storage in Storage::both() {
-        let server = AdminServer::over(&storage);
+    for server in AdminServer::over_both() {
         publish(&server, &json!({ "version": 7 })).refused(404, "not-found");
         publish(&server, &json!({})).refused(400, "malformed");
         publish(&server, &json!({ "files": files("5/min"), "version": 1 })).refused(400, "malformed");
@@ -198,11 +189,7 @@ fn rows_that_a_set_would_make_invalid_stop_it_unless_they_are_dropped() {
     let server = AdminServer::start();
     publish(&server, &json!({ "files": files("5/min") })).expect(200);
     let body = json!({ "terms": "50/min burst 9" });
-    server
-        .by_admin("PUT", "/v1/override?rule=a&user=u_1")
-        .if_absent()
-        .json(&body)
-        .expect(201);
+    server.create("/v1/override?rule=a&user=u_1", &body).expect(201);
     set_row(&server, "m_1", "5/min");
     let text = "rules:\n  - { id: a, per: user, algorithm: fixed_window, limit: 5/min }\n";
     let window = json!([{ "path": "a.yaml", "grammar": "own", "text": text }]);
@@ -220,11 +207,7 @@ fn with_edits_by_git_only_a_push_or_an_admin_with_a_reason_changes_rules() {
         options.control.git_only = true;
     });
     let body = json!({ "yaml": crate::rules::RULE });
-    server
-        .by_admin("PUT", "/v1/rule?id=search")
-        .if_absent()
-        .json(&body)
-        .refused(409, "edits-git");
+    server.create("/v1/rule?id=search", &body).refused(409, "edits-git");
     publish(&server, &json!({ "files": files("5/min") })).refused(409, "edits-git");
     publish(&server, &json!({ "files": files("5/min"), "source": "push" })).expect(200);
     set_row(&server, "m_1", "5/min");

@@ -7,6 +7,7 @@ use crate::tables::set_row;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use tollgate::server::admin::SubjectDisplay;
+use tollgate_test_kit::http::Answer;
 
 const SECRET: &str = "m_secret_4711";
 
@@ -47,13 +48,9 @@ fn server(display: SubjectDisplay) -> AdminServer {
     let body = json!({ "terms": "5/min burst 3", "note": format!("note about {SECRET}") });
     add_rule(&server);
     let row = format!("/v1/override?rule=search&user={SECRET}");
-    server.by_admin("PUT", &row).if_absent().json(&body).expect(201);
+    server.create(&row, &body).expect(201);
     let attribute = format!("/v1/attribute?source=merchant&subject={SECRET}&name=tier");
-    server
-        .by_admin("PUT", &attribute)
-        .if_absent()
-        .json(&json!({ "value": "gold" }))
-        .expect(201);
+    server.create(&attribute, &json!({ "value": "gold" })).expect(201);
     server
 }
 
@@ -109,16 +106,18 @@ fn viewers_do_not_see_subjects_and_cannot_ask_for_them() {
     );
 }
 
+/// The plan that a credential gets.
+fn plan(server: &AdminServer, token: &str, files: &Value) -> Answer {
+    let request = server.request("POST", "/v1/plan").token(token);
+    request.json(files).expect(200)
+}
+
 #[test]
 fn messages_do_not_quote_subjects_to_viewers() {
     let server = server(SubjectDisplay::Masked);
     let text = "rules:\n  - { id: search, per: user, algorithm: fixed_window, limit: 1/min }\n";
     let files = json!({ "files": [{ "path": "managed/default/search.yaml", "grammar": "own", "text": text }] });
-    let plan = server
-        .request("POST", "/v1/plan")
-        .token(VIEWER)
-        .json(&files)
-        .expect(200);
+    let plan = plan(&server, VIEWER, &files);
     assert!(
         !plan.body.contains(SECRET) && plan.json()["plan"]["rows"][0]["count"] == 1,
         "{}",
@@ -154,8 +153,7 @@ fn subjects_are_hidden_or_plain_if_the_settings_say_so() {
 
 #[test]
 fn a_credential_for_some_domains_sees_nothing_of_others() {
-    for storage in Storage::both() {
-        let server = AdminServer::over(&storage);
+    for server in AdminServer::over_both() {
         let reason = "a reason of another domain";
         let tag = add_rule(&server);
         let yaml = crate::rules::RULE.replace("10/", "11/");
@@ -167,7 +165,7 @@ fn a_credential_for_some_domains_sees_nothing_of_others() {
             .expect(200);
         let row = |target: &str, note: &str| {
             let body = json!({ "terms": "5/min", "note": note, "allow_orphan": true, "reason": note });
-            server.by_admin("PUT", target).if_absent().json(&body).expect(201);
+            server.create(target, &body).expect(201);
         };
         row("/v1/override?rule=plan&merchant=m_default", reason);
         row("/v1/override?domain=shop&rule=shop-plan&merchant=m_shop", "mine");
@@ -188,11 +186,7 @@ fn a_credential_for_some_domains_sees_nothing_of_others() {
             assert!(seen.contains("m_shop") && seen.contains("shop-plan"), "{seen}");
         }
         let files = json!({ "files": [] });
-        let plan = server
-            .request("POST", "/v1/plan")
-            .token(SHOP_EDITOR)
-            .json(&files)
-            .expect(200);
+        let plan = plan(&server, SHOP_EDITOR, &files);
         assert!(
             !plan.body.contains(reason) && plan.json()["plan"]["lines"] == json!([]),
             "{}",
