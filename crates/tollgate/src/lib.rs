@@ -6,6 +6,7 @@ pub mod compat;
 pub mod config;
 pub mod control;
 pub mod data_dir;
+mod names;
 pub mod reload;
 pub mod rule_source;
 pub mod server;

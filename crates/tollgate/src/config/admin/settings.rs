@@ -1,6 +1,7 @@
 //! Settings of the admin API, as the operator writes them.
 
 use crate::control::model::{Digest, Role};
+use crate::names::names;
 
 /// Settings of the admin API, as the operator writes them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,22 +72,11 @@ pub enum SubjectDisplay {
 }
 
 impl AnonymousAccess {
-    /// Each with its name in settings.
-    pub const NAMES: [(&'static str, Self); 4] = [
-        ("auto", Self::Auto),
-        ("viewer", Self::Viewer),
-        ("admin", Self::Admin),
-        ("none", Self::None),
-    ];
+    names! { "auto" => Auto, "viewer" => Viewer, "admin" => Admin, "none" => None }
 }
 
 impl SubjectDisplay {
-    /// Each with its name in settings.
-    pub const NAMES: [(&'static str, Self); 3] = [
-        ("masked", Self::Masked),
-        ("hidden", Self::Hidden),
-        ("plain", Self::Plain),
-    ];
+    names! { "masked" => Masked, "hidden" => Hidden, "plain" => Plain }
 
     /// The text of a subject's value.
     pub(crate) fn show(self, value: &str) -> String {

@@ -1,5 +1,6 @@
 //! Callers' tokens and their rights.
 
+use crate::names::names;
 use arc_swap::{ArcSwap, Guard};
 use hyper::HeaderMap;
 use hyper::header::{AUTHORIZATION, HeaderName, HeaderValue};
@@ -154,14 +155,7 @@ impl Rights {
     /// All rights.
     pub const ALL: Self = Self(0b1_1111);
 
-    /// Each right with its name in settings.
-    pub const NAMES: [(&'static str, Self); 5] = [
-        ("check", Self::CHECK),
-        ("refund", Self::REFUND),
-        ("explain", Self::EXPLAIN),
-        ("forget", Self::FORGET),
-        ("metrics", Self::METRICS),
-    ];
+    names! { "check" => CHECK, "refund" => REFUND, "explain" => EXPLAIN, "forget" => FORGET, "metrics" => METRICS }
 
     /// Returns the right of that name.
     pub fn from_name(name: &str) -> Option<Self> {

@@ -10,6 +10,7 @@ pub use client_address::client_address;
 
 use self::original_request::OriginalRequest;
 use super::problem_details::ProblemDetails;
+use crate::names::names;
 use hyper::header::HeaderName;
 use hyper::http::request::Parts;
 use std::borrow::Cow;
@@ -149,19 +150,11 @@ impl ExtractedAttributes<'_> {
 }
 
 impl Gateway {
-    /// Every gateway with its name in the settings.
-    pub const NAMES: [(&'static str, Self); 5] = [
-        ("traefik", Self::Traefik),
-        ("caddy", Self::Caddy),
-        ("nginx", Self::Nginx),
-        ("envoy", Self::Envoy),
-        ("haproxy", Self::Haproxy),
-    ];
+    names! { "traefik" => Traefik, "caddy" => Caddy, "nginx" => Nginx, "envoy" => Envoy, "haproxy" => Haproxy }
 }
 
 impl UnknownDomainPolicy {
-    /// Every policy with its name in the settings.
-    pub const NAMES: [(&'static str, Self); 2] = [("deny", Self::Deny), ("allow", Self::Allow)];
+    names! { "deny" => Deny, "allow" => Allow }
 }
 
 impl RequestField {
