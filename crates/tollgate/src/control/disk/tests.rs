@@ -33,6 +33,15 @@ impl Drop for Folder {
     }
 }
 
+/// A folder with the state of revision 20, and that of revision 10 before it.
+fn saved_twice() -> (Folder, Disk) {
+    let folder = Folder::new();
+    let mut disk = folder.open();
+    disk.save(&state(10)).unwrap();
+    disk.save(&state(20)).unwrap();
+    (folder, disk)
+}
+
 fn state(revision: u64) -> SavedState {
     SavedState {
         head: DatabaseHead {
@@ -139,10 +148,7 @@ fn the_journal_goes_on_after_a_restart() {
 
 #[test]
 fn the_state_before_is_used_if_the_good_one_is_damaged() {
-    let folder = Folder::new();
-    let mut disk = folder.open();
-    disk.save(&state(10)).unwrap();
-    disk.save(&state(20)).unwrap();
+    let (folder, mut disk) = saved_twice();
     disk.append(&changes(&state(20), 2)).unwrap();
     drop(disk);
     fs::write(folder.file(GOOD), "x").unwrap();
@@ -246,10 +252,7 @@ fn a_failed_save_leaves_the_state_before_and_is_made_up_for() {
 
 #[test]
 fn hostile_bytes_are_never_taken_for_rules() {
-    let folder = Folder::new();
-    let mut disk = folder.open();
-    disk.save(&state(10)).unwrap();
-    disk.save(&state(20)).unwrap();
+    let (folder, mut disk) = saved_twice();
     let all = changes(&state(20), 8);
     disk.append(&all).unwrap();
     drop(disk);

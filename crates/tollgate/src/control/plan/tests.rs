@@ -215,9 +215,8 @@ fn each_difference_states_its_effect() {
     }
 }
 
-#[test]
-fn another_algorithm_is_one_line_and_not_one_for_each_tier() {
-    let limits = "per: user, limit: 9/s, by: { tier: { gold: 50/s, free: 1/s } }";
+/// Another algorithm is one line, and 50 more may pass.
+fn check_restart(limits: &str) {
     assert_eq!(
         lines(limits, &format!("algorithm: gcra, {limits}")),
         [(
@@ -228,15 +227,13 @@ fn another_algorithm_is_one_line_and_not_one_for_each_tier() {
 }
 
 #[test]
+fn another_algorithm_is_one_line_and_not_one_for_each_tier() {
+    check_restart("per: user, limit: 9/s, by: { tier: { gold: 50/s, free: 1/s } }");
+}
+
+#[test]
 fn another_algorithm_is_named_where_the_default_counts_nothing() {
-    let limits = "per: user, limit: unlimited, by: { tier: { gold: 50/s } }";
-    assert_eq!(
-        lines(limits, &format!("algorithm: gcra, {limits}")),
-        [(
-            "token_bucket -> gcra".to_owned(),
-            "counters restart: up to 50 more per user, once".to_owned()
-        )]
-    );
+    check_restart("per: user, limit: unlimited, by: { tier: { gold: 50/s } }");
 }
 
 #[test]
@@ -281,14 +278,10 @@ fn rows_of_a_removed_rule_and_invalid_ones_are_named() {
     let rows = [row("a", "1/s"), row("b", "5/s burst 9"), row("b", "5/s")];
     let plan = ChangePlan::between(&live, &next).with_rows(&next, &rows, |index| index == 1);
     let text = plan.to_string();
-    assert!(
-        text.contains("! 1 override row of default/a is kept without a rule (list: --rows)\n"),
-        "{text}"
-    );
-    assert!(
-        text.contains("! 1 override row of default/b is invalid under the new rule (list: --rows)\n"),
-        "{text}"
-    );
+    for (rule, what) in [("a", "kept without a rule"), ("b", "invalid under the new rule")] {
+        let line = format!("! 1 override row of default/{rule} is {what} (list: --rows)\n");
+        assert!(text.contains(&line), "{text}");
+    }
 }
 
 #[test]

@@ -18,18 +18,18 @@ fn row(terms: Option<&str>) -> RowEdit {
     }
 }
 
-async fn remaining(gate: &Gate) -> Option<u64> {
-    let attributes = [Attribute {
+const ATTEMPT: Attempt<'static> = Attempt {
+    domain: Attempt::DOMAIN,
+    attributes: &[Attribute {
         name: "user",
         value: b"u",
-    }];
-    let attempt = Attempt {
-        domain: Attempt::DOMAIN,
-        attributes: &attributes,
-        cost: Cost::ONE,
-    };
+    }],
+    cost: Cost::ONE,
+};
+
+async fn remaining(gate: &Gate) -> Option<u64> {
     let snapshot = gate.snapshot(Protocol::Http);
-    let verdict = snapshot.check(&attempt).await.verdict;
+    let verdict = snapshot.check(&ATTEMPT).await.verdict;
     let standing = verdict.rulings.first()?.decision?;
     Some(standing.standing().remaining)
 }
@@ -78,18 +78,9 @@ async fn no_check_sees_half_of_an_amendment() {
     let checks = (0..2).map(|_| {
         let gate = Arc::clone(&gate);
         tokio::spawn(async move {
-            let attributes = [Attribute {
-                name: "user",
-                value: b"u",
-            }];
-            let attempt = Attempt {
-                domain: Attempt::DOMAIN,
-                attributes: &attributes,
-                cost: Cost::ONE,
-            };
             for _ in 0..5_000 {
                 let snapshot = gate.snapshot(Protocol::Http);
-                let results = snapshot.check_each(&[attempt, attempt]).await;
+                let results = snapshot.check_each(&[ATTEMPT, ATTEMPT]).await;
                 let bans: Vec<Vec<bool>> = results
                     .iter()
                     .map(|result| {

@@ -12,7 +12,7 @@ use hyper::client::conn::http2::{self, SendRequest};
 use hyper::{Request, Response, body::Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
-use std::future::pending;
+use std::future::{Pending, pending};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -20,19 +20,19 @@ use tokio::net::TcpStream;
 use tollgate_limiter::core::testing::rules::rule_set;
 use tollgate_limiter::store::memory::Memory;
 
-fn gate() -> Arc<Gate> {
+/// A front end with its default settings, and the address it listens on.
+async fn start<S: Default, F: Future<Output = ()> + Send + 'static>(
+    serve: impl FnOnce(Listener, Arc<Gate>, S, Pending<()>) -> F,
+) -> (Arc<Gate>, SocketAddr) {
     let rules = rule_set("rules: [{ id: plan, limit: 100/min }]");
     let gate = Arc::new(Gate::new(rules, Arc::new(Memory::options().build())));
     gate.advance_phase(Phase::Ready);
-    gate
-}
-
-async fn bind() -> (Listener, SocketAddr) {
     let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
     let Ok(Address::Tcp(address)) = listener.address() else {
         panic!("a TCP listener has a TCP address")
     };
-    (listener, address)
+    tokio::spawn(serve(listener, Arc::clone(&gate), S::default(), pending()));
+    (gate, address)
 }
 
 async fn connect(address: SocketAddr) -> SendRequest<Full<Bytes>> {
@@ -75,13 +75,7 @@ async fn grpc_status(response: Response<Incoming>) -> String {
 
 #[tokio::test]
 async fn a_panic_in_a_grpc_call_is_its_error_and_leaves_the_others_on_its_connection() {
-    let (gate, (listener, address)) = (gate(), bind().await);
-    tokio::spawn(grpc::serve(
-        listener,
-        Arc::clone(&gate),
-        grpc::GrpcSettings::default(),
-        pending(),
-    ));
+    let (gate, address) = start(grpc::serve).await;
     let mut sender = connect(address).await;
     // All are in flight on one connection.
     let calls: Vec<_> = ["default", PANIC_DOMAIN, "default"]
@@ -106,13 +100,7 @@ async fn a_panic_in_a_grpc_call_is_its_error_and_leaves_the_others_on_its_connec
 
 #[tokio::test]
 async fn a_panic_in_an_http_request_is_a_500_and_leaves_the_others_on_its_connection() {
-    let (gate, (listener, address)) = (gate(), bind().await);
-    tokio::spawn(http::serve(
-        listener,
-        Arc::clone(&gate),
-        http::HttpSettings::default(),
-        pending(),
-    ));
+    let (gate, address) = start(http::serve).await;
     let check = |domain: &str| {
         let body = format!(r#"{{"domain":"{domain}","attributes":{{}}}}"#);
         Request::post("http://test/v1/check").body(Full::from(body)).unwrap()
@@ -142,13 +130,7 @@ async fn a_panic_in_an_http_request_is_a_500_and_leaves_the_others_on_its_connec
 
 #[tokio::test]
 async fn a_panic_in_a_command_is_its_error_and_leaves_the_others_of_its_pipeline() {
-    let (gate, (listener, address)) = (gate(), bind().await);
-    tokio::spawn(resp::serve(
-        listener,
-        Arc::clone(&gate),
-        resp::RespSettings::default(),
-        pending(),
-    ));
+    let (gate, address) = start(resp::serve).await;
     let mut stream = TcpStream::connect(address).await.unwrap();
     let pipeline = [
         "PING".to_owned(),
