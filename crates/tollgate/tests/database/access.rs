@@ -2,7 +2,7 @@
 
 use crate::fixture::{START_MS, author, on_both};
 use tollgate::control::chain::digest_of;
-use tollgate::control::database::{AuditFilter, DatabaseError, IdempotencyKey, StoredResponse};
+use tollgate::control::database::{AuditFilter, Database, DatabaseError, IdempotencyKey, StoredResponse};
 use tollgate::control::model::{Principal, PrincipalKind, Role, Session};
 
 const SECRET: &str = "canary-6f1d0c";
@@ -21,6 +21,12 @@ fn principal(name: &str) -> Principal {
         seen_at: 0,
         disabled_at: 0,
     }
+}
+
+/// Opens a session of a principal of this name.
+async fn log_in(database: &Database, id: &str, name: &str) {
+    let session = session(id, &format!("id-{name}"));
+    database.add_session(session, &author(name)).await.unwrap();
 }
 
 fn session(id: &str, principal: &str) -> Session {
@@ -87,18 +93,9 @@ fn disabling_a_principal_ends_its_sessions() {
             .add_principal(principal("ada"), &author("setup"))
             .await
             .unwrap();
-        database
-            .add_session(session("1", "id-ada"), &author("ada"))
-            .await
-            .unwrap();
-        database
-            .add_session(session("2", "id-ada"), &author("ada"))
-            .await
-            .unwrap();
-        database
-            .add_session(session("3", "id-bob"), &author("bob"))
-            .await
-            .unwrap();
+        log_in(&database, "1", "ada").await;
+        log_in(&database, "2", "ada").await;
+        log_in(&database, "3", "bob").await;
         assert_eq!(database.sessions().await.unwrap().len(), 3);
         let first = digest_of(b"1");
         database.touch_session(&first, START_MS + 7).await.unwrap();

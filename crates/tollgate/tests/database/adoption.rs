@@ -1,20 +1,13 @@
 //! The adoption of a database that is behind what instances have applied.
 
-use crate::fixture::{START_MS, Storage, author, commit, file, key, on_both, publish, row, run, version};
+use crate::fixture::{
+    START_MS, Storage, adopt_request, commit, file, key, on_both, publish, row, save, version, with_row, write,
+};
 use std::sync::atomic::Ordering;
 use tollgate::control::database::{
-    AdoptRequest, AuditFilter, Database, DatabaseError, DatabaseResult, ItemCondition, ItemKey, SeenNumbers,
+    AuditFilter, Database, DatabaseError, DatabaseResult, ItemCondition, ItemKey, SeenNumbers,
 };
 use tollgate::control::model::{ChangeBody, Precondition, VersionState};
-
-fn request(seen: SeenNumbers) -> AdoptRequest {
-    AdoptRequest {
-        author: author("ada"),
-        database_id: Database::new_id().unwrap(),
-        replaces: None,
-        seen,
-    }
-}
 
 const SEEN: SeenNumbers = SeenNumbers {
     epoch: 7,
@@ -25,15 +18,12 @@ const SEEN: SeenNumbers = SeenNumbers {
 #[test]
 fn an_adopted_database_is_above_all_that_was_seen() {
     on_both(async |storage, database| {
-        let saved = database
-            .save_version(version(0, "api", vec![file("a", "1")]), &author("eve"))
-            .await
-            .unwrap();
+        let saved = save(&database, version(0, "api", vec![file("a", "1")])).await;
         database.commit(publish(&saved)).await.unwrap();
-        database.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
+        write(&database, vec![row("m_1", "10/s")]).await;
         let before = database.head().await.unwrap().unwrap();
 
-        let request = request(SEEN);
+        let request = adopt_request(SEEN);
         let id = request.database_id.clone();
         let adopted = database.adopt(request).await.unwrap();
         let head = database.head().await.unwrap().unwrap();
@@ -56,12 +46,9 @@ fn an_adopted_database_is_above_all_that_was_seen() {
         assert_eq!(database.row(&key("m_1")).await.unwrap().unwrap().terms, "10/s");
 
         // Revisions and versions go on from there, and the log has no gap inside the epoch.
-        let next = database.commit(commit(vec![row("m_1", "20/s")])).await.unwrap();
+        let next = write(&database, vec![row("m_1", "20/s")]).await;
         assert_eq!(next.revision, 502);
-        let saved = database
-            .save_version(version(41, "api", vec![file("a", "2")]), &author("eve"))
-            .await
-            .unwrap();
+        let saved = save(&database, version(41, "api", vec![file("a", "2")])).await;
         assert_eq!(saved.number, 42);
         assert_eq!(database.changes_since(501, 10).await.unwrap(), next.changes);
         let first = database.changes_since(0, 10).await.unwrap();
@@ -91,8 +78,8 @@ fn an_adopted_database_is_above_all_that_was_seen() {
 #[test]
 fn no_tag_from_before_an_adoption_matches() {
     on_both(async |_, database| {
-        database.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
-        database.adopt(request(SeenNumbers::default())).await.unwrap();
+        write(&database, vec![row("m_1", "10/s")]).await;
+        database.adopt(adopt_request(SeenNumbers::default())).await.unwrap();
         let mut stale = commit(vec![row("m_1", "20/s")]);
         stale.conditions = vec![ItemCondition {
             item: ItemKey::Row(key("m_1")),
@@ -105,15 +92,15 @@ fn no_tag_from_before_an_adoption_matches() {
 #[test]
 fn two_clones_of_one_backup_never_meet() {
     on_both(async |storage, database| {
-        database.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
+        write(&database, vec![row("m_1", "10/s")]).await;
         // Within one second, as one control service after the other would.
-        let first = database.adopt(request(SEEN)).await.unwrap().head;
-        let second = database.adopt(request(SEEN)).await.unwrap().head;
+        let first = database.adopt(adopt_request(SEEN)).await.unwrap().head;
+        let second = database.adopt(adopt_request(SEEN)).await.unwrap().head;
         assert_ne!(first.database_id, second.database_id);
         assert_eq!((second.epoch, second.revision), (first.epoch + 1, first.revision + 1));
         // A clock that went back does not lower the epoch.
         storage.clock.store(1_000, Ordering::Relaxed);
-        let third = database.adopt(request(SEEN)).await.unwrap().head;
+        let third = database.adopt(adopt_request(SEEN)).await.unwrap().head;
         assert_eq!(third.epoch, second.epoch + 1);
     });
 }
@@ -121,11 +108,11 @@ fn two_clones_of_one_backup_never_meet() {
 #[test]
 fn one_of_two_adoptions_of_one_state_is_done() {
     on_both(async |storage, database| {
-        database.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
+        write(&database, vec![row("m_1", "10/s")]).await;
         let id = database.head().await.unwrap().unwrap().database_id;
         let other = storage.open();
         let of = |database: &Database| {
-            let mut request = request(SEEN);
+            let mut request = adopt_request(SEEN);
             request.replaces = Some(id.clone());
             let database = database.clone();
             async move { database.adopt(request).await }
@@ -140,13 +127,10 @@ fn one_of_two_adoptions_of_one_state_is_done() {
 #[test]
 fn an_empty_database_can_be_adopted() {
     on_both(async |_, database| {
-        let adopted = database.adopt(request(SEEN)).await.unwrap();
+        let adopted = database.adopt(adopt_request(SEEN)).await.unwrap();
         assert_eq!((adopted.head.live_version, adopted.revision), (0, 501));
         assert!(matches!(adopted.changes[0].body, ChangeBody::Anchor { .. }));
-        let saved = database
-            .save_version(version(0, "api", vec![file("a", "1")]), &author("eve"))
-            .await
-            .unwrap();
+        let saved = save(&database, version(0, "api", vec![file("a", "1")])).await;
         assert_eq!(saved.number, 42, "above all versions that were seen");
         let committed = database.commit(publish(&saved)).await.unwrap();
         assert_eq!(committed.head.live_version, 42);
@@ -172,10 +156,10 @@ fn numbers_that_no_database_has_are_rejected() {
                 ..SEEN
             },
         ] {
-            let refused = database.adopt(request(seen)).await;
+            let refused = database.adopt(adopt_request(seen)).await;
             assert!(matches!(refused, Err(DatabaseError::Invalid(_))), "{refused:?}");
         }
-        let mut unnamed = request(SEEN);
+        let mut unnamed = adopt_request(SEEN);
         unnamed.database_id = "x".to_owned();
         assert!(matches!(database.adopt(unnamed).await, Err(DatabaseError::Invalid(_))));
         assert!(storage.file().is_none_or(|file| !file.exists()), "nothing is written");
@@ -187,11 +171,11 @@ fn a_new_database_has_the_proposed_id_and_an_old_one_its_own() {
     on_both(async |storage, database| {
         let id = Database::new_id().unwrap();
         database.propose_id(id.clone());
-        database.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
+        write(&database, vec![row("m_1", "10/s")]).await;
         assert_eq!(database.head().await.unwrap().unwrap().database_id, id);
         let other = storage.open();
         other.propose_id(Database::new_id().unwrap());
-        other.commit(commit(vec![row("m_1", "20/s")])).await.unwrap();
+        write(&other, vec![row("m_1", "20/s")]).await;
         assert_eq!(other.head().await.unwrap().unwrap().database_id, id);
     });
 }
@@ -199,9 +183,7 @@ fn a_new_database_has_the_proposed_id_and_an_old_one_its_own() {
 #[test]
 fn a_file_that_was_removed_takes_no_writes_until_it_is_adopted() {
     let storage = Storage::sqlite();
-    run(async {
-        let database = storage.open();
-        database.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
+    with_row(&storage, async |database| {
         let file = storage.file().unwrap();
         for suffix in ["", "-wal", "-shm"] {
             let path = file.with_file_name(format!("control.db{suffix}"));
@@ -211,9 +193,9 @@ fn a_file_that_was_removed_takes_no_writes_until_it_is_adopted() {
         let refused = database.commit(commit(vec![row("m_1", "20/s")])).await;
         assert!(matches!(refused, Err(DatabaseError::Unavailable(_))), "{refused:?}");
         assert!(!file.exists(), "no new history begins");
-        let adopted = database.adopt(request(SEEN)).await.unwrap();
+        let adopted = database.adopt(adopt_request(SEEN)).await.unwrap();
         assert_eq!(database.head().await.unwrap().unwrap(), adopted.head);
-        let committed = database.commit(commit(vec![row("m_1", "20/s")])).await.unwrap();
+        let committed = write(&database, vec![row("m_1", "20/s")]).await;
         assert_eq!(committed.revision, 502);
         assert_eq!(
             storage.open().head().await.unwrap().unwrap(),

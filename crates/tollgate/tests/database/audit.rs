@@ -1,6 +1,6 @@
 //! The audit log under tampering.
 
-use crate::fixture::{RawConnection, Storage, attribute, author, commit, row, run};
+use crate::fixture::{RawConnection, Storage, attribute, author, on_both, row, run, write};
 use tollgate::control::chain::audit_hash;
 use tollgate::control::database::{AuditFilter, AuditRecord, Database};
 use tollgate::control::model::{AuditEntry, Digest};
@@ -20,98 +20,88 @@ fn one_changed_byte_or_a_cut_end_is_found_in_postgres() {
 
 #[test]
 fn a_log_that_was_written_anew_is_found_by_its_anchor() {
-    for storage in Storage::both() {
-        run(async {
-            let database = storage.open();
-            let entries = fill(&database).await;
-            let anchor = entries[ENTRIES / 2].hash;
-            assert!(database.verify_audit(Some(anchor)).await.unwrap().is_intact());
+    on_both(async |storage, database| {
+        let entries = fill(&database).await;
+        let anchor = entries[ENTRIES / 2].hash;
+        assert!(database.verify_audit(Some(anchor)).await.unwrap().is_intact());
 
-            // With the right to write, all hashes can be made to fit.
-            let mut raw = storage.raw().await;
-            let mut end = entries[3].prev;
-            for mut entry in entries.iter().skip(3).cloned() {
-                entry.actor = "mallory".to_owned();
-                entry.prev = end;
-                entry.hash = audit_hash(&entry);
-                end = entry.hash;
-                let (seq, prev, hash) = (entry.seq, entry.prev, entry.hash);
-                let sql =
-                    format!("UPDATE audit SET actor = 'mallory', prev = '{prev}', hash = '{hash}' WHERE seq = {seq}");
-                raw.execute(&sql).await;
-            }
-            assert!(
-                database.verify_audit(None).await.unwrap().is_intact(),
-                "nothing else names the old hashes"
-            );
-            let report = database.verify_audit(Some(anchor)).await.unwrap();
-            assert!(!report.is_intact());
-        });
-    }
+        // With the right to write, all hashes can be made to fit.
+        let mut raw = storage.raw().await;
+        let mut end = entries[3].prev;
+        for mut entry in entries.iter().skip(3).cloned() {
+            entry.actor = "mallory".to_owned();
+            entry.prev = end;
+            entry.hash = audit_hash(&entry);
+            end = entry.hash;
+            let (seq, prev, hash) = (entry.seq, entry.prev, entry.hash);
+            let sql = format!("UPDATE audit SET actor = 'mallory', prev = '{prev}', hash = '{hash}' WHERE seq = {seq}");
+            raw.execute(&sql).await;
+        }
+        assert!(
+            database.verify_audit(None).await.unwrap().is_intact(),
+            "nothing else names the old hashes"
+        );
+        let report = database.verify_audit(Some(anchor)).await.unwrap();
+        assert!(!report.is_intact());
+    });
 }
 
 #[test]
 fn anchors_in_the_log_of_changes_find_a_cut_end() {
-    for storage in Storage::both() {
-        run(async {
-            let database = storage.open();
-            fill(&database).await;
-            for _ in 0..3 {
-                database.record(record("export")).await.unwrap();
-            }
-            let seq = database.audit(&AuditFilter::default(), None, 1).await.unwrap()[0].seq;
-            let anchored = database.anchor_audit(&author("system")).await.unwrap();
-            let again = database.anchor_audit(&author("system")).await.unwrap();
-            assert_eq!(
-                (again.revision, again.changes.len()),
-                (anchored.revision, 0),
-                "nothing is new since"
-            );
-            assert!(database.verify_audit(None).await.unwrap().is_intact());
-            storage.execute(&format!("DELETE FROM audit WHERE seq >= {seq}")).await;
-            let report = database.verify_audit(None).await.unwrap();
-            assert_eq!(report.problem.unwrap().seq, seq, "the anchored entry");
-        });
-    }
+    on_both(async |storage, database| {
+        fill(&database).await;
+        for _ in 0..3 {
+            database.record(record("export")).await.unwrap();
+        }
+        let seq = database.audit(&AuditFilter::default(), None, 1).await.unwrap()[0].seq;
+        let anchored = database.anchor_audit(&author("system")).await.unwrap();
+        let again = database.anchor_audit(&author("system")).await.unwrap();
+        assert_eq!(
+            (again.revision, again.changes.len()),
+            (anchored.revision, 0),
+            "nothing is new since"
+        );
+        assert!(database.verify_audit(None).await.unwrap().is_intact());
+        storage.execute(&format!("DELETE FROM audit WHERE seq >= {seq}")).await;
+        let report = database.verify_audit(None).await.unwrap();
+        assert_eq!(report.problem.unwrap().seq, seq, "the anchored entry");
+    });
 }
 
 #[test]
 fn filters_by_actor_action_target_and_time() {
-    for storage in Storage::both() {
-        run(async {
-            let database = storage.open();
-            fill(&database).await;
-            let count = async |filter: AuditFilter| database.audit(&filter, None, 100).await.unwrap().len();
-            let all = count(AuditFilter::default()).await;
-            assert_eq!(all, ENTRIES);
-            let by = |change: fn(&mut AuditFilter)| {
-                let mut filter = AuditFilter::default();
-                change(&mut filter);
-                filter
-            };
-            assert_eq!(
-                count(by(|filter| filter.actor = Some("ada".to_owned()))).await,
-                ENTRIES / 3 * 2
-            );
-            assert_eq!(
-                count(by(|filter| filter.action = Some("row.".to_owned()))).await,
-                ENTRIES / 3
-            );
-            assert_eq!(count(by(|filter| filter.action = Some("row".to_owned()))).await, 0);
-            assert_eq!(
-                count(by(|filter| filter.target = Some("default/".to_owned()))).await,
-                ENTRIES / 3
-            );
-            assert_eq!(count(by(|filter| filter.target = Some("DEFAULT/".to_owned()))).await, 0);
-            assert_eq!(count(by(|filter| filter.revision = Some(2))).await, 1);
-            assert_eq!(
-                count(by(|filter| filter.until = Some(crate::fixture::START_MS))).await,
-                0
-            );
-            let older = database.audit(&AuditFilter::default(), Some(3), 100).await.unwrap();
-            assert_eq!(older.iter().map(|entry| entry.seq).collect::<Vec<_>>(), [2, 1]);
-        });
-    }
+    on_both(async |_, database| {
+        fill(&database).await;
+        let count = async |filter: AuditFilter| database.audit(&filter, None, 100).await.unwrap().len();
+        let all = count(AuditFilter::default()).await;
+        assert_eq!(all, ENTRIES);
+        let by = |change: fn(&mut AuditFilter)| {
+            let mut filter = AuditFilter::default();
+            change(&mut filter);
+            filter
+        };
+        assert_eq!(
+            count(by(|filter| filter.actor = Some("ada".to_owned()))).await,
+            ENTRIES / 3 * 2
+        );
+        assert_eq!(
+            count(by(|filter| filter.action = Some("row.".to_owned()))).await,
+            ENTRIES / 3
+        );
+        assert_eq!(count(by(|filter| filter.action = Some("row".to_owned()))).await, 0);
+        assert_eq!(
+            count(by(|filter| filter.target = Some("default/".to_owned()))).await,
+            ENTRIES / 3
+        );
+        assert_eq!(count(by(|filter| filter.target = Some("DEFAULT/".to_owned()))).await, 0);
+        assert_eq!(count(by(|filter| filter.revision = Some(2))).await, 1);
+        assert_eq!(
+            count(by(|filter| filter.until = Some(crate::fixture::START_MS))).await,
+            0
+        );
+        let older = database.audit(&AuditFilter::default(), Some(3), 100).await.unwrap();
+        assert_eq!(older.iter().map(|entry| entry.seq).collect::<Vec<_>>(), [2, 1]);
+    });
 }
 
 /// Changes the log in one way per seed, expects a finding, and restores it.
@@ -142,14 +132,8 @@ fn tamper(storage: &Storage) {
 /// A log of three kinds of entries, the oldest first.
 async fn fill(database: &Database) -> Vec<AuditEntry> {
     for number in 0..ENTRIES / 3 {
-        database
-            .commit(commit(vec![row(&format!("m_{number}"), "10/s")]))
-            .await
-            .unwrap();
-        database
-            .commit(commit(vec![attribute(&format!("m_{number}"), "gold")]))
-            .await
-            .unwrap();
+        write(database, vec![row(&format!("m_{number}"), "10/s")]).await;
+        write(database, vec![attribute(&format!("m_{number}"), "gold")]).await;
         database.record(record("login.failed")).await.unwrap();
     }
     let mut entries = database.audit(&AuditFilter::default(), None, 100).await.unwrap();

@@ -1,6 +1,6 @@
 //! Revisions, chains, conditions and batches.
 
-use crate::fixture::{Storage, attribute, author, commit, key, on_both, row, run};
+use crate::fixture::{Storage, attribute, author, commit, key, on_both, row, run, write};
 use tollgate::control::chain::next_chain;
 use tollgate::control::database::{
     AttributeKey, AuditFilter, AuditRecord, DatabaseError, ItemCondition, ItemKey, Retention, RowFilter,
@@ -38,10 +38,10 @@ fn writes_nothing_before_the_first_change() {
 #[test]
 fn every_change_has_a_revision_a_chain_and_an_audit_entry() {
     on_both(async |_, database| {
-        let first = database.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
+        let first = write(&database, vec![row("m_1", "10/s")]).await;
         assert_eq!(first.revision, 1);
-        let second = database.commit(commit(vec![attribute("m_1", "gold")])).await.unwrap();
-        let third = database.commit(commit(vec![row("m_1", None)])).await.unwrap();
+        let second = write(&database, vec![attribute("m_1", "gold")]).await;
+        let third = write(&database, vec![row("m_1", None)]).await;
         assert_eq!((second.revision, third.revision), (2, 3));
 
         let changes = database.changes_since(0, 10).await.unwrap();
@@ -73,12 +73,12 @@ fn every_change_has_a_revision_a_chain_and_an_audit_entry() {
 #[test]
 fn an_equal_item_gets_no_revision() {
     on_both(async |_, database| {
-        database.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
-        database.commit(commit(vec![row("m_2", "10/s")])).await.unwrap();
-        let again = database.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
+        write(&database, vec![row("m_1", "10/s")]).await;
+        write(&database, vec![row("m_2", "10/s")]).await;
+        let again = write(&database, vec![row("m_1", "10/s")]).await;
         assert_eq!((again.revision, again.head.revision), (1, 2), "the revision of the row");
         assert_eq!(again.changes, []);
-        let missing = database.commit(commit(vec![row("m_3", None)])).await.unwrap();
+        let missing = write(&database, vec![row("m_3", None)]).await;
         assert_eq!((missing.revision, missing.head.revision), (0, 2));
         assert_eq!(
             database.audit(&AuditFilter::default(), None, 10).await.unwrap().len(),
@@ -155,7 +155,7 @@ fn an_import_has_one_revision_for_500_rows_and_is_one_transaction() {
         // A later line for the same subject wins.
         rows.push(row("m_1199", "30/s"));
         rows.push(attribute("m_0", "gold"));
-        let imported = database.commit(commit(rows.clone())).await.unwrap();
+        let imported = write(&database, rows.clone()).await;
         assert_eq!(imported.revision, 3);
         let sizes: Vec<usize> = imported.changes.iter().map(|change| items(&change.body)).collect();
         assert_eq!(sizes, [500, 500, 201]);
@@ -168,7 +168,7 @@ fn an_import_has_one_revision_for_500_rows_and_is_one_transaction() {
 
         // Only what differs is a change.
         rows[7] = row("m_7", None);
-        let again = database.commit(commit(rows)).await.unwrap();
+        let again = write(&database, rows).await;
         assert_eq!((again.revision, again.changes.len()), (4, 1));
         assert_eq!(database.row(&key("m_7")).await, Ok(None));
 
@@ -195,7 +195,7 @@ fn concurrent_writers_get_revisions_without_gaps() {
                 let mut revisions = Vec::new();
                 for number in 0..COMMITS {
                     let change = row(&format!("m_{writer}_{number}"), "10/s");
-                    revisions.push(database.commit(commit(vec![change])).await.unwrap().revision);
+                    revisions.push(write(&database, vec![change]).await.revision);
                 }
                 revisions
             }));
@@ -263,10 +263,7 @@ fn both_databases_have_the_same_chains_after_the_same_changes() {
             for number in 0..20 {
                 let merchant = format!("m_{}", number % 7);
                 let terms = ["10/s", "20/s", "[10/s, 100/min]"][number % 3];
-                database
-                    .commit(commit(vec![row(&merchant, terms), attribute(&merchant, "gold")]))
-                    .await
-                    .unwrap();
+                write(&database, vec![row(&merchant, terms), attribute(&merchant, "gold")]).await;
             }
             database.anchor_audit(&author("system")).await.unwrap();
             let report = database.verify_audit(None).await.unwrap();

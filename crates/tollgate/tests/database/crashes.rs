@@ -1,12 +1,13 @@
 //! Writers that are killed or cancelled, and disks that are full: nothing acknowledged is lost, and nothing is half done.
 
-use crate::fixture::{Storage, assert_whole, commit, eventually, key, on_both, row, run};
+use crate::fixture::{Storage, assert_whole, commit, eventually, key, on_both, row, run, write};
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use tollgate::control::chain::digest_of;
 use tollgate::control::database::{Database, DatabaseError, IdempotencyKey, StoredResponse};
+use tollgate_test_kit::run_to_end;
 
 const SEEDS: u64 = 32;
 /// Set for the process that writes and is killed: the folder of its file.
@@ -67,7 +68,7 @@ fn a_killed_writer_has_lost_nothing_it_acknowledged() {
                 );
             }
             assert_whole(&database, &storage).await;
-            database.commit(commit(vec![row("after", "10/s")])).await.unwrap();
+            write(&database, vec![row("after", "10/s")]).await;
         });
         std::fs::remove_dir_all(&folder).unwrap();
     }
@@ -82,7 +83,7 @@ fn write_until_killed(folder: &Path) -> ! {
             tokio::spawn(async move {
                 for number in 0.. {
                     let merchant = format!("m_{writer}_{number}");
-                    let committed = database.commit(commit(vec![row(&merchant, "10/s")])).await.unwrap();
+                    let committed = write(&database, vec![row(&merchant, "10/s")]).await;
                     println!("ack {merchant} {}", committed.revision);
                 }
             })
@@ -97,7 +98,7 @@ fn write_until_killed(folder: &Path) -> ! {
 #[test]
 fn a_cancelled_writer_leaves_no_half_state() {
     on_both(async |storage, database| {
-        database.commit(commit(vec![row("m", "10/s")])).await.unwrap();
+        write(&database, vec![row("m", "10/s")]).await;
         let mut random = fastrand::Rng::with_seed(1);
         for number in 0..150 {
             let rows = (0..random.usize(1..40)).map(|item| row(&format!("m_{number}_{item}"), "10/s"));
@@ -133,7 +134,7 @@ fn a_retry_with_the_same_key_is_done_once() {
             Ok(None),
             "the process ended before its response was stored"
         );
-        database.commit(commit(vec![row("m_1", "20/s")])).await.unwrap();
+        write(&database, vec![row("m_1", "20/s")]).await;
         // Another control service, after the answer was lost.
         let again = storage
             .open()
@@ -259,16 +260,9 @@ impl SmallDisk {
     fn mount() -> Self {
         let folder = std::env::temp_dir().join(format!("tollgate-small-disk-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", "size=2m", "tmpfs"])
-            .arg(&folder)
-            .output()
-            .unwrap();
-        assert!(
-            mounted.status.success(),
-            "this test mounts a small tmpfs, which takes root: {}",
-            String::from_utf8_lossy(&mounted.stderr)
-        );
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=2m", "tmpfs"]).arg(&folder);
+        run_to_end(&mut mount, "this test mounts a small tmpfs, which takes root");
         Self(folder)
     }
 }

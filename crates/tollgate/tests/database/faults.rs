@@ -1,6 +1,6 @@
 //! Databases that are locked, frozen, killed, damaged, or newer than this program.
 
-use crate::fixture::{Storage, commit, eventually, key, on_both, row, run};
+use crate::fixture::{Storage, commit, eventually, key, on_both, row, run, with_row, write};
 use std::time::{Duration, Instant};
 use tollgate::control::database::{Database, DatabaseError, RowFilter};
 use tollgate::control::model::ChangeBody;
@@ -12,9 +12,7 @@ const DEADLINE: Duration = Duration::from_millis(2_900);
 #[test]
 fn a_file_locked_by_another_program_is_unavailable_for_writes_only() {
     let storage = Storage::sqlite();
-    run(async {
-        let database = storage.open();
-        database.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
+    with_row(&storage, async |database| {
         let mut raw = storage.raw().await;
         raw.execute("BEGIN EXCLUSIVE").await;
         let import = (0..2_000).map(|number| row(&format!("m_{number}"), "20/s")).collect();
@@ -26,23 +24,15 @@ fn a_file_locked_by_another_program_is_unavailable_for_writes_only() {
         }
         assert_eq!(database.row(&key("m_1")).await.unwrap().unwrap().terms, "10/s");
         raw.execute("ROLLBACK").await;
-        assert_eq!(
-            database
-                .commit(commit(vec![row("m_1", "30/s")]))
-                .await
-                .unwrap()
-                .revision,
-            2
-        );
+        assert_eq!(write(&database, vec![row("m_1", "30/s")]).await.revision, 2);
     });
 }
 
 #[test]
 fn a_frozen_server_is_unavailable_until_it_answers_again() {
     let server = Postgres::start();
-    let database = Database::postgres(&server.create_database()).unwrap();
-    run(async {
-        database.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
+    let storage = Storage::postgres_at(server.create_database());
+    with_row(&storage, async |database| {
         server.freeze();
         let started = Instant::now();
         let (written, read) = tokio::join!(database.commit(commit(vec![row("m_1", "20/s")])), database.head());
@@ -97,9 +87,7 @@ fn a_killed_server_has_every_acknowledged_change() {
 #[test]
 fn a_locked_table_is_unavailability() {
     let storage = Storage::postgres();
-    run(async {
-        let database = storage.open();
-        database.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
+    with_row(&storage, async |database| {
         let mut raw = storage.raw().await;
         raw.execute("BEGIN").await;
         raw.execute("LOCK TABLE override_row, head IN ACCESS EXCLUSIVE MODE")
@@ -116,10 +104,8 @@ fn a_locked_table_is_unavailability() {
 #[test]
 fn a_server_that_vanished_does_not_keep_the_connections() {
     let mut server = Postgres::start();
-    let url = server.create_database();
-    run(async {
-        let database = Database::postgres(&url).unwrap();
-        database.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
+    let storage = Storage::postgres_at(server.create_database());
+    with_row(&storage, async |database| {
         server.freeze();
         // More than there are connections.
         let calls = (0..12).map(|_| {
@@ -139,11 +125,9 @@ fn a_server_that_vanished_does_not_keep_the_connections() {
 #[test]
 fn those_who_listen_are_woken_after_the_server_was_away() {
     let mut server = Postgres::start();
-    let url = server.create_database();
-    run(async {
-        let database = Database::postgres(&url).unwrap();
-        database.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
-        let listening = Database::postgres(&url).unwrap();
+    let storage = Storage::postgres_at(server.create_database());
+    with_row(&storage, async |_| {
+        let listening = storage.open();
         let mut hints = listening.listen();
         // Connected.
         hints.changed().await.unwrap();
@@ -175,7 +159,7 @@ fn an_unreachable_server_is_unavailability() {
 #[test]
 fn a_newer_database_is_read_only() {
     on_both(async |storage, database| {
-        database.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
+        write(&database, vec![row("m_1", "10/s")]).await;
         storage
             .execute("INSERT INTO migration (number, at) VALUES (99, 0)")
             .await;
@@ -193,7 +177,7 @@ fn a_newer_database_is_read_only() {
 #[test]
 fn a_change_of_an_unknown_kind_stops_there() {
     on_both(async |storage, database| {
-        database.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
+        write(&database, vec![row("m_1", "10/s")]).await;
         let body = r#"{"kind":"rollout","version":7}"#;
         let chain = unknown_chain(&database, body).await;
         storage
@@ -214,7 +198,7 @@ fn a_change_of_an_unknown_kind_stops_there() {
 fn a_changed_log_is_found() {
     on_both(async |storage, database| {
         for terms in ["10/s", "20/s", "30/s"] {
-            database.commit(commit(vec![row("m_1", terms)])).await.unwrap();
+            write(&database, vec![row("m_1", terms)]).await;
         }
         storage
             .execute("UPDATE change SET body = replace(body, '20/s', '99/s') WHERE revision = 2")
@@ -258,7 +242,7 @@ fn a_file_that_is_no_database_is_damaged_and_kept() {
 #[test]
 fn one_bad_request_does_not_fail_those_merged_with_it() {
     on_both(async |_, database| {
-        database.commit(commit(vec![row("m", "10/s")])).await.unwrap();
+        write(&database, vec![row("m", "10/s")]).await;
         let requests = (0..40).map(|number| {
             let database = database.clone();
             tokio::spawn(async move {

@@ -8,7 +8,9 @@ use std::str::FromStr as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tollgate::control::database::{CommitRequest, Database, DatabaseError, NewVersion, RowKey};
+use tollgate::control::database::{
+    AdoptRequest, CommitRequest, Committed, Database, DatabaseError, NewVersion, RowKey, SeenNumbers,
+};
 use tollgate::control::model::{
     Author, ChangeBody, Digest, Grammar, LoggedChange, SetFile, SubjectValues, VersionMeta, VersionState,
 };
@@ -157,6 +159,15 @@ pub(crate) fn on_both(test: impl AsyncFn(&Storage, Database)) {
     }
 }
 
+/// Runs a test on a database with one row: `10/s` for `m_1`.
+pub(crate) fn with_row(storage: &Storage, test: impl AsyncFnOnce(Database)) {
+    run(async {
+        let database = storage.open();
+        write(&database, vec![row("m_1", "10/s")]).await;
+        test(database).await;
+    });
+}
+
 /// Runs a future on a runtime of its own.
 pub(crate) fn run<T>(test: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_multi_thread()
@@ -221,6 +232,11 @@ pub(crate) fn commit(changes: Vec<ChangeBody>) -> CommitRequest {
     }
 }
 
+/// Commits changes that nothing is wrong with.
+pub(crate) async fn write(database: &Database, changes: Vec<ChangeBody>) -> Committed {
+    database.commit(commit(changes)).await.unwrap()
+}
+
 pub(crate) fn file(path: &str, text: &str) -> SetFile {
     SetFile {
         path: path.to_owned(),
@@ -236,6 +252,26 @@ pub(crate) fn version(parent: u64, source: &str, files: Vec<SetFile>) -> NewVers
         state: VersionState::Prepared,
         source: source.to_owned(),
         files,
+    }
+}
+
+/// Saves a version that nothing is wrong with.
+pub(crate) async fn save(database: &Database, version: NewVersion) -> VersionMeta {
+    database.save_version(version, &author("eve")).await.unwrap()
+}
+
+/// The numbers of the newest versions, newest first.
+pub(crate) async fn version_numbers(database: &Database) -> Vec<u64> {
+    let versions = database.versions(None, 10).await.unwrap();
+    versions.iter().map(|meta| meta.number).collect()
+}
+
+pub(crate) fn adopt_request(seen: SeenNumbers) -> AdoptRequest {
+    AdoptRequest {
+        author: author("ada"),
+        database_id: Database::new_id().unwrap(),
+        replaces: None,
+        seen,
     }
 }
 

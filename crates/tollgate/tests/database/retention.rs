@@ -1,11 +1,12 @@
 //! Bounds, retention, migrations and the columns of the tables.
 
-use crate::fixture::{START_MS, assert_whole, attribute, author, commit, file, on_both, publish, row, version};
+use crate::fixture::{
+    START_MS, adopt_request, assert_whole, attribute, author, commit, file, on_both, publish, row, save, version,
+    version_numbers, write,
+};
 use std::sync::atomic::Ordering;
 use tollgate::control::chain::digest_of;
-use tollgate::control::database::{
-    AdoptRequest, Database, DatabaseError, IdempotencyKey, Retention, SeenNumbers, StoredResponse,
-};
+use tollgate::control::database::{DatabaseError, IdempotencyKey, Retention, SeenNumbers, StoredResponse};
 use tollgate::control::model::Session;
 
 const DAY_MS: u64 = 86_400_000;
@@ -17,10 +18,7 @@ const KEEP: Retention = Retention {
 #[test]
 fn more_rows_or_attributes_than_are_kept_are_refused() {
     on_both(async |storage, database| {
-        database
-            .commit(commit(vec![row("m_1", "10/s"), attribute("m_1", "gold")]))
-            .await
-            .unwrap();
+        write(&database, vec![row("m_1", "10/s"), attribute("m_1", "gold")]).await;
         storage.execute("UPDATE table_size SET items = 999999").await;
         let two = commit(vec![row("m_2", "10/s"), row("m_3", "10/s")]);
         let refused = database.commit(two).await;
@@ -35,10 +33,7 @@ fn more_rows_or_attributes_than_are_kept_are_refused() {
             matches!(refused, Err(DatabaseError::TooLarge(_))) && done.is_ok(),
             "{refused:?} {done:?}"
         );
-        database
-            .commit(commit(vec![row("m_2", "10/s"), attribute("m_2", "gold")]))
-            .await
-            .unwrap();
+        write(&database, vec![row("m_2", "10/s"), attribute("m_2", "gold")]).await;
         assert!(matches!(
             database.commit(commit(vec![row("m_3", "10/s")])).await,
             Err(DatabaseError::TooLarge(_))
@@ -49,12 +44,9 @@ fn more_rows_or_attributes_than_are_kept_are_refused() {
             "{refused:?}"
         );
         // Those that exist can be changed, and one that goes makes room.
-        database.commit(commit(vec![row("m_2", "30/s")])).await.unwrap();
-        database
-            .commit(commit(vec![row("m_2", None), row("m_3", "10/s")]))
-            .await
-            .unwrap();
-        database.commit(commit(vec![row("m_3", None)])).await.unwrap();
+        write(&database, vec![row("m_2", "30/s")]).await;
+        write(&database, vec![row("m_2", None), row("m_3", "10/s")]).await;
+        write(&database, vec![row("m_3", None)]).await;
         let mut raw = storage.raw().await;
         assert_eq!(
             raw.number("SELECT items FROM table_size WHERE name = 'override_row'")
@@ -69,10 +61,7 @@ fn more_text_than_is_kept_is_refused() {
     on_both(async |_, database| {
         let half = "#".repeat(8 << 20);
         let files = vec![file("a", &half), file("b", &half)];
-        database
-            .save_version(version(0, "api", files.clone()), &author("eve"))
-            .await
-            .unwrap();
+        save(&database, version(0, "api", files.clone())).await;
         let more = vec![file("a", &half), file("b", &half), file("c", "#")];
         let refused = database.save_version(version(0, "api", more), &author("eve")).await;
         assert!(matches!(refused, Err(DatabaseError::TooLarge(_))), "{refused:?}");
@@ -84,25 +73,17 @@ fn more_text_than_is_kept_is_refused() {
 fn changes_are_kept_for_seven_days_and_at_least_a_hundred_thousand() {
     on_both(async |storage, database| {
         for number in 0..10 {
-            database
-                .commit(commit(vec![row(&format!("m_{number}"), "10/s")]))
-                .await
-                .unwrap();
+            write(&database, vec![row(&format!("m_{number}"), "10/s")]).await;
         }
         let count = async || database.changes_since(0, 100).await.map(|changes| changes.len());
         storage.clock.fetch_add(8 * DAY_MS, Ordering::Relaxed);
         assert_eq!(database.prune(KEEP).await, Ok(false));
         assert_eq!(count().await, Ok(10), "there are no hundred thousand");
-        let adopt = AdoptRequest {
-            author: author("ada"),
-            database_id: Database::new_id().unwrap(),
-            replaces: None,
-            seen: SeenNumbers {
-                revision: 100_005,
-                ..SeenNumbers::default()
-            },
+        let seen = SeenNumbers {
+            revision: 100_005,
+            ..SeenNumbers::default()
         };
-        let head = database.adopt(adopt).await.unwrap().head;
+        let head = database.adopt(adopt_request(seen)).await.unwrap().head;
         assert_eq!(head.revision, 100_006);
         database.prune(KEEP).await.unwrap();
         assert_eq!(
@@ -118,7 +99,7 @@ fn changes_are_kept_for_seven_days_and_at_least_a_hundred_thousand() {
 #[test]
 fn changes_of_less_than_seven_days_are_kept_whatever_their_number() {
     on_both(async |storage, database| {
-        database.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
+        write(&database, vec![row("m_1", "10/s")]).await;
         storage.clock.fetch_add(7 * DAY_MS, Ordering::Relaxed);
         storage.execute("UPDATE head SET revision = 500000").await;
         database.prune(KEEP).await.unwrap();
@@ -175,7 +156,7 @@ fn sessions_responses_and_reports_go_when_their_time_is_over() {
 #[test]
 fn one_call_removes_a_bounded_number() {
     on_both(async |storage, database| {
-        database.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
+        write(&database, vec![row("m_1", "10/s")]).await;
         let numbers = "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 7000)";
         for sql in [
             "INSERT INTO instance (id, status, figures, vote, seen_at) {} SELECT 'i' || n, '', '', '', 0 FROM numbers",
@@ -203,33 +184,19 @@ fn versions_are_kept_by_their_number_and_texts_by_their_use() {
     on_both(async |storage, database| {
         for number in 0..5 {
             let files = vec![file("a", &format!("{number}")), file("b", "shared")];
-            database
-                .save_version(version(0, "api", files), &author("eve"))
-                .await
-                .unwrap();
+            save(&database, version(0, "api", files)).await;
         }
         let live = database.version(2).await.unwrap().unwrap();
         database.commit(publish(&live)).await.unwrap();
         // The numbers jump, and those that are kept are still three.
-        let adopt = AdoptRequest {
-            author: author("ada"),
-            database_id: Database::new_id().unwrap(),
-            replaces: None,
-            seen: SeenNumbers {
-                version: 5_000,
-                ..SeenNumbers::default()
-            },
+        let seen = SeenNumbers {
+            version: 5_000,
+            ..SeenNumbers::default()
         };
-        database.adopt(adopt).await.unwrap();
+        database.adopt(adopt_request(seen)).await.unwrap();
         let keep = Retention { versions: 3, ..KEEP };
         database.prune(keep).await.unwrap();
-        let kept: Vec<u64> = database
-            .versions(None, 10)
-            .await
-            .unwrap()
-            .iter()
-            .map(|meta| meta.number)
-            .collect();
+        let kept = version_numbers(&database).await;
         assert_eq!(kept, [5_001, 5, 4, 2], "and the parent of the live one");
         let mut raw = storage.raw().await;
         assert_eq!(
@@ -250,10 +217,7 @@ fn versions_are_kept_by_their_number_and_texts_by_their_use() {
 #[test]
 fn a_database_of_the_migration_before_is_migrated() {
     on_both(async |storage, database| {
-        database
-            .commit(commit(vec![row("m_1", "10/s"), row("m_2", "10/s")]))
-            .await
-            .unwrap();
+        write(&database, vec![row("m_1", "10/s"), row("m_2", "10/s")]).await;
         drop(database);
         for sql in [
             "DROP TABLE table_size",
@@ -268,7 +232,7 @@ fn a_database_of_the_migration_before_is_migrated() {
             1,
             "reading migrates nothing"
         );
-        newer.commit(commit(vec![row("m_3", "10/s")])).await.unwrap();
+        write(&newer, vec![row("m_3", "10/s")]).await;
         assert_whole(&newer, storage).await;
         let mut raw = storage.raw().await;
         assert_eq!(raw.number("SELECT max(number) FROM migration").await, 2);
@@ -312,7 +276,7 @@ fn the_tables_have_the_columns_of_the_data_model() {
         ("migration", "number, at"),
     ];
     on_both(async |storage, database| {
-        database.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
+        write(&database, vec![row("m_1", "10/s")]).await;
         let mut raw = storage.raw().await;
         for (table, columns) in TABLES {
             let (names, nullable) = if storage.file().is_some() {

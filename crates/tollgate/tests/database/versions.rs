@@ -1,6 +1,6 @@
 //! Versions, their files, publishes and the history of rules.
 
-use crate::fixture::{author, commit, file, key, on_both, publish, row, version};
+use crate::fixture::{author, commit, file, key, on_both, publish, row, save, version, version_numbers, write};
 use tollgate::control::chain::set_digest;
 use tollgate::control::database::{DatabaseError, ItemCondition, ItemKey, Retention, RuleChange};
 use tollgate::control::model::{Digest, Precondition, VersionState};
@@ -49,16 +49,10 @@ fn files_are_kept_byte_for_byte() {
 #[test]
 fn a_publish_moves_the_set_and_the_history_of_its_rules() {
     on_both(async |storage, database| {
-        let first = database
-            .save_version(version(0, "api", vec![file("a", "1")]), &author("eve"))
-            .await
-            .unwrap();
-        let second = database
-            .save_version(version(1, "api", vec![file("a", "2")]), &author("eve"))
-            .await
-            .unwrap();
+        let first = save(&database, version(0, "api", vec![file("a", "1")])).await;
+        let second = save(&database, version(1, "api", vec![file("a", "2")])).await;
         assert_eq!(database.set_revision().await, Ok(0));
-        database.commit(commit(vec![row("m_1", "10/s")])).await.unwrap();
+        write(&database, vec![row("m_1", "10/s")]).await;
 
         let mut request = publish(&first);
         request.rules = vec![changed("search", "added"), changed("plan", "added")];
@@ -132,10 +126,7 @@ fn a_publish_moves_the_set_and_the_history_of_its_rules() {
 #[test]
 fn only_a_saved_version_can_be_published() {
     on_both(async |_, database| {
-        let meta = database
-            .save_version(version(0, "api", vec![file("a", "1")]), &author("eve"))
-            .await
-            .unwrap();
+        let meta = save(&database, version(0, "api", vec![file("a", "1")])).await;
         let mut other = meta.clone();
         other.digest = Digest::default();
         assert!(matches!(
@@ -164,10 +155,7 @@ fn old_versions_are_removed_except_the_live_one() {
     on_both(async |_, database| {
         for number in 0..6 {
             let files = vec![file("a", &format!("{number}")), file("b", "shared")];
-            let meta = database
-                .save_version(version(number, "api", files), &author("eve"))
-                .await
-                .unwrap();
+            let meta = save(&database, version(number, "api", files)).await;
             if number == 1 {
                 database.commit(publish(&meta)).await.unwrap();
             }
@@ -177,13 +165,7 @@ fn old_versions_are_removed_except_the_live_one() {
             versions: 2,
         };
         database.prune(retention).await.unwrap();
-        let kept: Vec<_> = database
-            .versions(None, 10)
-            .await
-            .unwrap()
-            .iter()
-            .map(|meta| meta.number)
-            .collect();
+        let kept = version_numbers(&database).await;
         assert_eq!(kept, [6, 5, 2, 1], "the live one and its parent");
         assert_eq!(database.version_files(2).await.unwrap()[1], file("b", "shared"));
     });
@@ -192,10 +174,7 @@ fn old_versions_are_removed_except_the_live_one() {
 #[test]
 fn a_changed_file_is_found() {
     on_both(async |storage, database| {
-        let meta = database
-            .save_version(version(0, "api", vec![file("a", "1")]), &author("eve"))
-            .await
-            .unwrap();
+        let meta = save(&database, version(0, "api", vec![file("a", "1")])).await;
         database.commit(publish(&meta)).await.unwrap();
         storage.execute("UPDATE blob SET text = '2'").await;
         assert!(matches!(
