@@ -13,15 +13,6 @@ mod client;
 mod conflicts;
 mod fleet;
 mod mixture;
-#[path = "../../crates/tollgate/tests/kit/src/postgres.rs"]
-#[allow(
-    dead_code,
-    missing_docs,
-    unreachable_pub,
-    clippy::unwrap_used,
-    reason = "the server of the product's tests, which need more of it"
-)]
-mod postgres;
 mod prepare;
 mod report;
 mod rollback;
@@ -29,7 +20,7 @@ mod visibility;
 mod watcher;
 
 pub(crate) use self::fleet::{Instance, InstanceSettings, Rows};
-pub(crate) use self::postgres::{Durability, Postgres};
+pub(crate) use tollgate_test_kit::postgres::{Durability, Postgres};
 
 use self::report::Report;
 use crate::servers::{managed, process};

@@ -3,8 +3,8 @@
 use super::Context;
 use super::client::{Connection, Response};
 use super::fleet::{Instance, InstanceSettings};
-use super::postgres::{Durability, Postgres};
 use super::report::{Report, Times};
+use super::{Durability, Postgres};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::mpsc::{self, Receiver, Sender};

@@ -1,7 +1,7 @@
 //! Instances: processes of `tollgate serve`, each with a folder of its own, and the servers between them.
 
 use super::client::{Connection, TOKEN_SHA256};
-use super::postgres::{Durability, Postgres};
+use super::{Durability, Postgres};
 use crate::servers::process;
 use serde_json::{Value, json};
 use std::fs::File;
