@@ -300,6 +300,10 @@ async fn a_row_written_while_a_set_is_prepared_is_checked_at_its_commit() {
     let server = Server::start(ServerKind::Redis70);
     let (publisher, _) = fleet(&server, &[]).await;
     let first = publisher.publish(SET, PublishOptions::default()).await.unwrap();
+    publisher
+        .control
+        .wait_applied(first.revision, Duration::from_secs(20))
+        .await;
     let mute = mute(&publisher, &server);
     let publish_while = async |options: PublishOptions, rows: &[(&str, &str)]| {
         mute.report(|_| {}).await;
