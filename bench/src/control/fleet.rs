@@ -266,7 +266,7 @@ impl Fleet {
         })
     }
 
-    /// Waits until the control service sees all others. Before the first write to a database nobody can report.
+    /// Waits until the control service sees all others. Before the first write to a database there is no place for reports.
     fn wait_complete(&self) -> Result<(), String> {
         if self.store.is_none() {
             return Ok(());

@@ -159,7 +159,7 @@ fn with_decisions(address: SocketAddr, work: impl FnOnce() -> Result<(), String>
     })
 }
 
-/// The latencies of checks until the work is over, and from when it has begun.
+/// The latencies of checks while the work goes on.
 fn check_until(address: SocketAddr, is_measured: &AtomicBool, is_over: &AtomicBool) -> Result<Decisions, String> {
     let mut connection = Connection::open(address)?;
     let attributes = json!({ "endpoint": "/v1/endpoint-0", "merchant": "m_1" });
