@@ -35,6 +35,16 @@ impl Node {
         Self::start_with(settings, Start::default(), Some(namespace::port()))
     }
 
+    /// The same, with an allocator that takes no memory before it is used: see [`Self::limit_memory`].
+    pub(crate) fn start_frugal(settings: &str) -> Self {
+        let options = ["MIMALLOC_ARENA_EAGER_COMMIT", "MIMALLOC_EAGER_COMMIT"];
+        let start = Start {
+            environment: options.map(|option| (option, PathBuf::from("0"))).to_vec(),
+            ..Start::default()
+        };
+        Self::start_with(settings, start, Some(namespace::port()))
+    }
+
     /// The same, as a program that knows an older format of rules.
     pub(crate) fn start_old(settings: &str) -> Self {
         let start = Start {
@@ -201,7 +211,8 @@ impl Node {
         Duration::from_millis(ticks * 10)
     }
 
-    /// Lets it have so many bytes of memory more than it has; one that it is not given ends it.
+    /// Lets it have so many bytes of memory more than it has. An allocation that it is not given ends it, unless its allocator took
+    /// a gibibyte at its start: use [`Self::start_frugal`].
     pub(crate) fn limit_memory(&self, more: u64) {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmData:")).unwrap();

@@ -73,7 +73,7 @@ pub(super) fn deadly(plan: &Plan) -> Measurements {
     let store = Server::start(ServerKind::Redis70);
     let mut control = Node::start_managed(&settings(&store, "data_dir"));
     expect_done(&publish(&control, &set(0)));
-    let mut others = [(); 3].map(|()| Node::start_managed(&settings(&store, "none")));
+    let mut others = [(); 3].map(|()| Node::start_frugal(&settings(&store, "none")));
     let old = position(&control);
     wait_until("all have the first set", || {
         others.iter().all(|node| position(node) == old)
@@ -99,6 +99,8 @@ pub(super) fn deadly(plan: &Plan) -> Measurements {
             "live nowhere",
             live.iter().all(|same| *same) && position(&control).3 == old.3,
         );
+        // One that has not died must not be waited for.
+        others[0].kill();
         others[0].restart();
         wait_until("the instance returns with the old set", || {
             position(&others[0]).3 == old.3
