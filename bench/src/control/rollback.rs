@@ -20,9 +20,13 @@ pub(super) fn measure(context: &Context, report: &mut Report) -> Result<(), Stri
     let (mut effective, mut acknowledged) = (Times::default(), Times::default());
     let mut prepared_by_all = 0_u64;
     eprintln!("{rollbacks} rollbacks");
-    for (change, limit) in (1..=rollbacks).zip(LIMITS.into_iter().cycle()) {
+    // Versions 1 and 2 by turns: without a number a rollback is not rolled back.
+    for ((change, limit), version) in (1..=rollbacks)
+        .zip(LIMITS.into_iter().cycle())
+        .zip([1, 2].into_iter().cycle())
+    {
         let sent = Instant::now();
-        let body = json!({ "reason": "bench" });
+        let body = json!({ "version": version, "reason": "bench" });
         let response = admin.write("POST", "/v1/rollback", "if-match: *", &body)?;
         acknowledged.push(sent.elapsed());
         let prepared = response.body.get("prepared").and_then(serde_json::Value::as_u64);
