@@ -219,9 +219,13 @@ pub(super) fn two_databases(plan: &Plan) -> Measurements {
             .each_ref()
             .map(|node| get(node, "/v1/status").body["epoch"].clone());
         heads += usize::from(databases[0] == databases[1]);
-        let late = nodes
-            .each_ref()
-            .map(|node| publish_with(node, "rules: []\n", "?prepare=skip").is_done());
+        // Different sets: that of the other, equal to the live one, would be done without a write.
+        let [first, second] = nodes.each_ref();
+        let late = [
+            (first, "rules: []\n"),
+            (second, "rules: [{ id: late, limit: 1/min }]\n"),
+        ]
+        .map(|(node, text)| publish_with(node, text, "?prepare=skip").is_done());
         measurements.holds("later writes are done by one of them only", late[0] != late[1]);
     }
     let rounds = rounds as f64;
