@@ -218,10 +218,13 @@ fn votes(store: &Server) -> Result<Vec<String>, String> {
     keys().map_err(|error: redis::RedisError| format!("the votes cannot be read: {error}"))
 }
 
-/// Two tiers, as in `planning`, and a rule that shows the generation.
+/// `count` rules, an even number: two tiers, as in `planning`, a rule that shows the generation, and one that nothing meets.
 fn rules(count: usize, generation: u64) -> String {
-    let mut text = format!("rules:\n- {{ id: generation, when: {{ kind: generation }}, limit: {generation}/min }}\n");
-    for number in 0..count.div_ceil(2) {
+    let mut text = format!(
+        "rules:\n- {{ id: generation, when: {{ kind: generation }}, limit: {generation}/min }}\n\
+         - {{ id: other, when: {{ kind: other }}, limit: 1/min }}\n"
+    );
+    for number in 0..(count / 2).saturating_sub(1) {
         write!(
             text,
             "- {{ id: c{number}, when: {{ endpoint: /v1/endpoint-{number} }}, limit: 1000000/s }}\n\
