@@ -306,7 +306,6 @@ impl Store for Redis {
             errors: metrics.errors().collect(),
             calls: Some(metrics.snapshot()),
             fallback: None,
-            servers: self.topology.servers(),
         }
     }
 }

@@ -13,7 +13,6 @@ mod away;
 mod browser;
 mod client;
 mod conditions;
-mod figures;
 mod fixture;
 mod matrix;
 mod rules;

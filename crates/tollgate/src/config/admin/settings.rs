@@ -1,8 +1,6 @@
 //! Settings of the admin API, as the operator writes them.
 
 use crate::control::model::{Digest, Role};
-use std::fmt;
-use std::path::PathBuf;
 use crate::names::names;
 
 /// Settings of the admin API, as the operator writes them.
@@ -16,8 +14,6 @@ pub struct AdminSettings {
     pub subjects: SubjectDisplay,
     /// Tokens of the settings.
     pub tokens: Vec<AdminToken>,
-    /// The folder that the files of the dashboard are read from, in place of those in the program; for development.
-    pub ui_dir: Option<PathBuf>,
 }
 
 /// The parts of an external URL that requests are compared with.
@@ -40,13 +36,6 @@ pub struct AdminToken {
     pub role: Role,
     /// The domains it is limited to; empty: all.
     pub domains: Vec<String>,
-}
-
-impl fmt::Display for ExternalUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.is_https { "https" } else { "http" };
-        write!(f, "{scheme}://{}", self.authority)
-    }
 }
 
 impl AdminToken {

@@ -1,9 +1,4 @@
-//! Leases for background work, reports of instances, silences of alerts, and hints that something has changed.
-
-mod silences;
-
-pub use silences::StoredSilence;
-pub(super) use silences::{add_silence, delete_silence};
+//! Leases for background work, reports of instances, and hints that something has changed.
 
 use super::connection::{Connection, DEADLINE, ResultRow, parameters};
 use super::error::{DatabaseError, DatabaseResult};

@@ -12,14 +12,8 @@ use crate::control::{
 };
 use crate::rule_source::ConfigLoader;
 use crate::server::gate::Gate;
-use crate::server::telemetry::Protocol;
-use crate::server::telemetry::watch::report::FiguresReport;
-use crate::server::telemetry::watch::series::{Resolution, RuleName};
-use crate::server::telemetry::watch::top::TopQuery;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::task::JoinHandle;
-use tollgate_limiter::core::Cost;
-use tollgate_limiter::core::rules::{Attempt, Attribute};
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::redis::{CacheWrite, ConfigCache, Redis};
 use tollgate_limiter::testing::eventually;
@@ -128,22 +122,6 @@ impl Member {
             .write_row(row, &WriteOptions::default(), author())
             .await
             .unwrap();
-    }
-
-    /// Checks attempts of one merchant.
-    async fn check(&self, merchant: &str, times: usize) {
-        let attributes = [Attribute {
-            name: "merchant",
-            value: merchant.as_bytes(),
-        }];
-        let attempt = Attempt {
-            domain: Attempt::DOMAIN,
-            attributes: &attributes,
-            cost: Cost::ONE,
-        };
-        for _ in 0..times {
-            self.control.parts.gate.snapshot(Protocol::Http).check(&attempt).await;
-        }
     }
 
     fn has_compiled(&self) -> bool {
@@ -619,62 +597,4 @@ async fn a_request_that_has_expired_withdraws_none_that_came_after_it() {
     assert_eq!(link::requests(parts).await, Ok(vec![request("second")]));
     link::end_request(parts, &request("second")).await;
     assert_eq!(link::write_request(parts, &request("third")).await, Ok(true));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn figures_of_all_instances_add_up_on_a_dashboard() {
-    let server = Server::start(ServerKind::Redis70);
-    let (publisher, followers) = fleet(&server, &[FILE_LAYER, FILE_LAYER]).await;
-    // Each counts in its own memory, so each allows two.
-    for (member, times) in followers.iter().zip([3, 5]) {
-        member.check("m_1", times).await;
-    }
-    let forged = [vec![b'0'; 64], b"figures".to_vec()].concat();
-    let ttl = Duration::from_secs(60);
-    let (name, value) = ("f:mute", forged.as_slice());
-    let index = CacheWrite::Index {
-        member: Mute::ID,
-        seen_ms: now_ms(),
-        ttl,
-    };
-    cache(&server)
-        .write(&[CacheWrite::Set { name, value, ttl }, index])
-        .await
-        .unwrap();
-    let plan = RuleName::new("default", "plan");
-    eventually("the figures of both", async || {
-        let reports = publisher.control.fleet_figures(Some(&plan)).await.unwrap_or_default();
-        let windows = reports
-            .iter()
-            .filter_map(|report| report.rule(&plan, Resolution::Second));
-        let counts: Vec<_> = windows.flat_map(|window| window.values).flatten().collect();
-        let allowed: u32 = counts.iter().map(|counts| counts.allowed).sum();
-        let denied: u32 = counts.iter().map(|counts| counts.denied).sum();
-        (reports.len(), allowed, denied) == (2, 4, 4)
-    })
-    .await;
-    let query = TopQuery {
-        domains: Vec::new(),
-        rule: None,
-        minutes: 15,
-        limit: 20,
-    };
-    eventually("the refused subject", async || {
-        let reports = publisher.control.fleet_figures(None).await.unwrap_or_default();
-        let others = reports.iter().map(FiguresReport::top).collect();
-        let list = publisher
-            .control
-            .parts
-            .gate
-            .watch()
-            .top()
-            .list(others, &query, now_ms());
-        let rows: Vec<_> = list
-            .items
-            .iter()
-            .map(|item| (&*item.subject, item.lower, item.upper))
-            .collect();
-        list.instances == 3 && rows == [("{\"merchant\":\"m_1\"}", 4, 4)]
-    })
-    .await;
 }

@@ -1,6 +1,5 @@
 //! The endpoints, by their subject. Each takes a request whose caller has the right, and makes the response.
 
-pub(super) mod alerts;
 pub(super) mod attributes;
 pub(super) mod audit;
 pub(super) mod documents;
@@ -12,7 +11,6 @@ mod stale;
 pub(super) mod state;
 pub(super) mod subjects;
 pub(super) mod versions;
-pub(super) mod watch;
 
 use super::problem::AdminProblem;
 use super::reply::Reply;
