@@ -46,7 +46,7 @@ pub type ControlResult<T> = Result<T, ControlError>;
 ///
 /// Principals, sessions, the audit log, stored responses, versions and their files are read and written through
 /// [`Control::database`]; a write needs [`Control::writable_database`] first. Rules, rows and attributes are written here only, because
-/// they are validated against the active rules first; reads of them go on from memory while the database is away.
+/// they are validated against the active rules first; reads of them go on from memory while the database is unavailable.
 #[derive(Clone, Debug)]
 pub struct Control {
     parts: Arc<ControlParts>,

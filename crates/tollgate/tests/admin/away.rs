@@ -1,4 +1,4 @@
-//! The database is away, belongs to another process, is another one, or there is none.
+//! The database is unavailable, belongs to another process, is another one, or there is none.
 
 use crate::access::{PASSWORD, login};
 use crate::client::Request;

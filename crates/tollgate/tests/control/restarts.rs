@@ -1,4 +1,4 @@
-//! Starts with managed rules: from the database, from the disk while the database is away, and without either.
+//! Starts with managed rules: from the database, from the disk while the database is unavailable, and without either.
 
 use crate::http::get;
 use crate::program::{ControlServer, output, serve};

@@ -103,7 +103,7 @@ impl Instance {
         get(&self.server.admin_url(), path, &header).json()
     }
 
-    /// Writes a row that is not there yet. It must be done, whatever is away.
+    /// Writes a row that is not there yet. It must be done, whatever is unavailable.
     fn add_row(&self, number: usize) {
         let path = format!("/v1/override?rule=plan&merchant=m_{number}");
         let body = json!({ "terms": terms(number) });

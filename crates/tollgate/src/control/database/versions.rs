@@ -89,7 +89,7 @@ impl Database {
     /// # Errors
     /// An unavailable database, or files that do not have the digest of the version.
     pub async fn version_files(&self, number: u64) -> DatabaseResult<Vec<SetFile>> {
-        // A database that is away is noticed here.
+        // A database that is unavailable is noticed here.
         let Some(mut connection) = super::within_deadline(self.reader()).await? else {
             return Ok(Vec::new());
         };

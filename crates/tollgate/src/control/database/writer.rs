@@ -72,7 +72,7 @@ pub(super) enum WriteReply {
 pub(super) struct Job {
     request: WriteRequest,
     deadline: Instant,
-    /// The time for the start of its transaction: a database that is away is noticed there, in time for a long request too.
+    /// The time for the start of its transaction: a database that is unavailable is noticed there, in time for a long request too.
     start_limit: Duration,
     reply: oneshot::Sender<DatabaseResult<WriteReply>>,
 }

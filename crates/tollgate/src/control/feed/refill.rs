@@ -1,7 +1,7 @@
 //! The control service's side of the cache: everything that instances need is there, in the order in which they need it.
 //!
 //! Sets and snapshots are written before the log, the log before the head, and the head before the message. All of it is made of what this
-//! instance has applied, so the cache is renewed while the database is away. A head that is above ours is never overwritten.
+//! instance has applied, so the cache is renewed while the database is unavailable. A head that is above ours is never overwritten.
 
 use super::claim::ClaimState;
 use super::head::{CacheHead, HEAD, Judgement, judge};

@@ -38,7 +38,7 @@ pub(super) struct AccessControl {
     pub(super) passwords: PasswordHashing,
     /// Sessions by the printed link, until their end.
     views: Mutex<HashMap<Digest, Instant>>,
-    /// Callers by their session, for a time in which the database is away.
+    /// Callers by their session, for a time in which the database is unavailable.
     recent: Mutex<HashMap<Digest, (Caller, Instant)>>,
     /// The last time that the database has not answered for a session in the whole time of a call.
     unanswered: Mutex<Option<Instant>>,
@@ -220,7 +220,7 @@ impl AccessControl {
         Ok(Some(caller))
     }
 
-    /// Reads a session from the database. While the database is away, one that was valid within the last minute still is.
+    /// Reads a session from the database. While the database is unavailable, one that was valid within the last minute still is.
     ///
     /// An answer is waited for as long as a call may take: one that is late may end the session. Only for a moment after the
     /// database was silent for so long, the wait is short.
@@ -329,7 +329,7 @@ pub(super) const SESSION_TIME: Duration = Duration::from_secs(12 * 3_600);
 const IDLE_MS: u64 = 30 * 60_000;
 /// The time of the last use is stored no more often.
 const TOUCH_MS: u64 = 60_000;
-/// The time for which a session stays valid while the database is away.
+/// The time for which a session stays valid while the database is unavailable.
 const RECENT: Duration = Duration::from_secs(60);
 /// The time after a call without an answer in which the wait for the next one is short. A session that is ended everywhere is in use
 /// for no longer.
