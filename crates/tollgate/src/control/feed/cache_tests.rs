@@ -87,9 +87,9 @@ impl Instance {
         let held = Arc::downgrade(&self.control.parts);
         drop(self);
         eventually("the end of its tasks", async || held.strong_count() == 0).await;
-        // The last connection to the file moves everything into it.
-        let log = folder.join("data/control.db-wal");
-        eventually("a closed database", async || !log.exists()).await;
+        // Connections close in threads of their own, and the last of them may remove files.
+        let data = folder.join("data");
+        eventually("a closed database", async || !has_open_files(&data)).await;
         prepare(&folder.join("data"));
         Self::open(choice, server, folder).await
     }
@@ -149,6 +149,13 @@ impl Drop for Instance {
     fn drop(&mut self) {
         self.task.abort();
     }
+}
+
+/// True while this process has a file of a folder open.
+fn has_open_files(folder: &Path) -> bool {
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
+    let mut targets = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    targets.any(|target| target.starts_with(folder))
 }
 
 fn author() -> Author {
