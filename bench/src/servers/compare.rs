@@ -4,8 +4,9 @@
 //! cargo run --profile dist -p tollgate-bench -- compare --before path/to/an/older/tollgate
 //! ```
 //!
-//! Both run alone on the first core and alternate round by round; the load, and the shared store where there is one, have
-//! the second core. The results are medians of the ratios of each round.
+//! Both run on the first core at the same time, under the same load, so that whatever the machine does meets both alike; the
+//! load, and the shared store where there is one, have the second core. Batches, whose latency counts, alternate round by round. The
+//! results are medians of the ratios of each round.
 
 use super::http::Checks;
 use super::load::{Load, Requests};
@@ -134,9 +135,12 @@ impl Comparison<'_> {
             }
             command
         };
-        let [before, after] = alternation.run([&|address| command(&self.before, address), &|address| {
-            command(&self.after, address)
-        }])?;
+        let before = |address| command(&self.before, address);
+        let after = |address| command(&self.after, address);
+        let [before, after] = match connections {
+            1 => alternation.run([&before, &after])?,
+            _ => alternation.run_together([&before, &after])?,
+        };
         let p50 = |measured: &Measurement| measured.p50_us;
         let [cpu_ratio, p50_ratio] = [Measurement::per_cpu_second, p50].map(|figure| after.ratio(&before, figure));
         println!(
@@ -162,6 +166,34 @@ pub(super) struct Alternation<'a, R> {
 }
 
 impl<R: Requests> Alternation<'_, R> {
+    /// Measures the servers of these commands at the same time, started anew for every round. Every second round starts the
+    /// second first.
+    pub(super) fn run_together(&self, commands: [&dyn Fn(SocketAddr) -> Command; 2]) -> Result<[Rounds; 2], String> {
+        let mut measured = [Rounds::default(), Rounds::default()];
+        for round in 1..=self.rounds {
+            eprintln!("{}, round {round} of {}", self.name, self.rounds);
+            let start = |command: &dyn Fn(SocketAddr) -> Command| {
+                let address = process::free_address()?;
+                Ok::<_, String>((self.load(address, round), Server::start(&mut command(address), 0)?))
+            };
+            let is_reversed = round % 2 == 0;
+            let mut commands = commands;
+            if is_reversed {
+                commands.reverse();
+            }
+            let [one, other] = commands.map(start);
+            let ((load, server), (other_load, other_server)) = (one?, other?);
+            let mut results = Load::run_both([(&load, &server), (&other_load, &other_server)], self.seconds)?;
+            if is_reversed {
+                results.reverse();
+            }
+            for (rounds, result) in measured.iter_mut().zip(results) {
+                rounds.push(result);
+            }
+        }
+        Ok(measured)
+    }
+
     /// Measures the servers of these commands, each started anew for every round. Every second round begins with the second.
     pub(super) fn run(&self, commands: [&dyn Fn(SocketAddr) -> Command; 2]) -> Result<[Rounds; 2], String> {
         let [first, second] = commands;
@@ -176,17 +208,20 @@ impl<R: Requests> Alternation<'_, R> {
             for (command, rounds) in servers {
                 let address = process::free_address()?;
                 let server = Server::start(&mut command(address), 0)?;
-                let load = Load {
-                    address,
-                    requests: self.requests,
-                    connections: self.connections,
-                    keys: KEYS,
-                    seed: round,
-                };
-                rounds.push(load.run(&server, self.seconds)?);
+                rounds.push(self.load(address, round).run(&server, self.seconds)?);
             }
         }
         Ok(measured)
+    }
+
+    fn load(&self, address: SocketAddr, round: u64) -> Load<'_, R> {
+        Load {
+            address,
+            requests: self.requests,
+            connections: self.connections,
+            keys: KEYS,
+            seed: round,
+        }
     }
 }
 

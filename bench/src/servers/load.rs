@@ -54,6 +54,28 @@ impl<R: Requests> Load<'_, R> {
         })
     }
 
+    /// Loads two servers that have just been started, both at the same time.
+    pub(super) fn run_both(both: [(&Self, &Server); 2], seconds: u64) -> Result<[Measurement; 2], String> {
+        crate::block_on(async {
+            let [(first, _), (second, _)] = both;
+            let mut clients = [first.connect().await?, second.connect().await?];
+            let mut send = async |length| {
+                let [one, other] = &mut clients;
+                tokio::try_join!(first.send_for(one, length), second.send_for(other, length))
+            };
+            send(WARM_UP).await?;
+            let (before, started) = (both.map(|(_, server)| server.cpu()), Instant::now());
+            let (log, other_log) = send(Duration::from_secs(seconds)).await?;
+            let seconds = started.elapsed().as_secs_f64();
+            let [after, other_after] = both.map(|(_, server)| server.cpu());
+            let [before, other_before] = before;
+            Ok([
+                log.measurement(seconds, (after? - before?).as_secs_f64()),
+                other_log.measurement(seconds, (other_after? - other_before?).as_secs_f64()),
+            ])
+        })
+    }
+
     /// Sends one request for every key, `fill` at a time, and returns the growth of the server in bytes.
     pub(super) fn fill(&self, fill: &R, server: &Server) -> Result<u64, String> {
         crate::block_on(async {
