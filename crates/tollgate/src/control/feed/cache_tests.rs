@@ -325,6 +325,28 @@ async fn of_two_databases_one_is_written() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_follows_another_database_creates_none_for_its_own_work() {
+    let server = Server::start(ServerKind::Redis70);
+    let service = Instance::start(DatabaseChoice::DataDir, &server).await;
+    let follower = Instance::start(DatabaseChoice::DataDir, &server).await;
+    let row = RowWrite {
+        domain: "default".to_owned(),
+        rule: "plan".to_owned(),
+        subject: [("merchant".to_owned(), "m_1".to_owned())].into(),
+        terms: Some("20/min".to_owned()),
+        note: String::new(),
+        expires_at: now_ms() + 1_000,
+    };
+    let options = WriteOptions::default();
+    service.control.write_row(row, &options, author()).await.unwrap();
+    follower.equals(&service).await;
+    eventually("an expired row", async || service.status().override_rows == 0).await;
+    eventually("its deletion", async || follower.status().override_rows == 0).await;
+    follower.equals(&service).await;
+    assert!(!follower.folder.join("data/control.db").exists(), "a second database");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_claim_that_cannot_be_checked_creates_nothing() {
     let mut server = Server::start(ServerKind::Redis70);
     let instance = Instance::start(DatabaseChoice::DataDir, &server).await;

@@ -29,7 +29,7 @@ pub(in crate::control) async fn expire_rows(parts: &Arc<ControlParts>) {
             sleep(RETRY).await;
             continue;
         };
-        if !parts.may_read() || !parts.is_database_current() || !has_lease(parts, database, "expiry", LEASE_MS).await {
+        if !may_maintain(parts, database).await || !has_lease(parts, database, "expiry", LEASE_MS).await {
             sleep(RETRY).await;
             continue;
         }
@@ -103,8 +103,7 @@ pub(in crate::control) async fn prune(parts: &Arc<ControlParts>) {
         let Some(database) = parts.database.as_ref() else {
             continue;
         };
-        let is_written = parts.live.load().head.is_some() && parts.is_database_current();
-        if !is_written || !parts.may_read() || !has_lease(parts, database, "retention", HOURLY_LEASE_MS).await {
+        if !may_maintain(parts, database).await || !has_lease(parts, database, "retention", HOURLY_LEASE_MS).await {
             continue;
         }
         if let Err(error) = database.anchor_audit(&system("hourly anchor")).await {
@@ -158,6 +157,19 @@ pub(in crate::control) async fn keep_synced(parts: &Arc<ControlParts>) {
             tracing::warn!(%error, "the journal of rules cannot be synced; the next change writes the whole state");
         }
     }
+}
+
+/// True while the changes that are applied are those of the database. An instance that follows another one leaves its own as it is: a
+/// lease would create it.
+async fn may_maintain(parts: &ControlParts, database: &Database) -> bool {
+    if !parts.may_read() || !parts.is_database_current() {
+        return false;
+    }
+    let Some(applied) = parts.live.load().head.as_ref().map(|head| head.database_id.clone()) else {
+        return false;
+    };
+    let found = database.head().await;
+    found.is_ok_and(|head| head.is_some_and(|head| head.database_id == applied))
 }
 
 async fn has_lease(parts: &ControlParts, database: &Database, name: &str, for_ms: u64) -> bool {
