@@ -5,7 +5,7 @@
 
 use super::claim::ClaimState;
 use super::head::{CacheHead, HEAD, Judgement, judge};
-use super::log::{LogText, Replay, replay};
+use super::log::{LogText, leads_to};
 use super::parts::{Manifest, ManifestKind, set_name};
 use super::reader::{CacheReader, FetchError};
 use super::set::encode_set;
@@ -209,7 +209,7 @@ impl Round<'_> {
             if !self.extend_log(state, ttl).await? {
                 state.verified = None;
             }
-            self.keep_whole(state, is_new, ttl).await?;
+            self.keep_whole(state, ttl).await?;
         }
         if is_new || !is_issued {
             self.write_head(ttl).await?;
@@ -395,18 +395,18 @@ impl Round<'_> {
     }
 
     /// Verifies that the latest snapshot and the log lead to the head, and writes a snapshot at the head if they do not, or if it is old.
-    async fn keep_whole(&self, state: &mut RefillState, is_new: bool, ttl: Duration) -> Result<(), RefillError> {
+    async fn keep_whole(&self, state: &mut RefillState, ttl: Duration) -> Result<(), RefillError> {
+        // What was whole and has grown since is checked again after a while, and not with each change.
         let is_verified = state.verified.as_ref().is_some_and(|(head, at)| {
-            // What was whole and has grown since is checked again after a while, and not with each change.
-            let is_due = at.elapsed() >= VERIFY_INTERVAL;
-            !is_due && (*head == self.head || is_new && head.epoch == self.head.epoch)
+            let is_same_history = head.database_id == self.head.database_id && head.epoch == self.head.epoch;
+            is_same_history && head.revision <= self.head.revision && at.elapsed() < VERIFY_INTERVAL
         });
         if is_verified {
             return Ok(());
         }
-        let latest = self.latest_whole(state, ttl).await?;
-        let is_recent = latest.is_some_and(|revision| self.head.revision - revision < SNAPSHOT_REVISIONS);
-        if !is_recent && let Some(name) = self.write_snapshot(ttl).await? {
+        if !self.has_recent_snapshot(state, ttl).await?
+            && let Some(name) = self.write_snapshot(ttl).await?
+        {
             // What cannot be read is written again by the next round.
             if !self.renew(&name, &mut state.whole_rows, ttl).await? {
                 return Err(unreadable(&name));
@@ -416,30 +416,32 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// The revision of the latest snapshot, if it is there and the log leads from it to the head.
-    async fn latest_whole(&self, state: &mut RefillState, ttl: Duration) -> Result<Option<u64>, RefillError> {
+    /// True if the latest snapshot is there, and a log that is not long leads from it to the head.
+    async fn has_recent_snapshot(&self, state: &mut RefillState, ttl: Duration) -> Result<bool, RefillError> {
         let Some(revision) = self.reader.snapshots(&self.head).await?.into_iter().next() else {
-            return Ok(None);
+            return Ok(false);
         };
         let Some(manifest) = self.reader.manifest(revision).await? else {
-            return Ok(None);
+            return Ok(false);
         };
         let ManifestKind::Rows { head: at, .. } = &manifest.kind else {
-            return Ok(None);
+            return Ok(false);
         };
         if at.database_id != self.head.database_id || at.epoch != self.head.epoch {
-            return Ok(None);
+            return Ok(false);
         }
         let entries = self.reader.entries(&self.head, at.revision).await?;
-        let reached = replay((at.revision, at.chain), &entries, (self.head.revision, self.head.chain));
-        let is_whole = matches!(reached, Replay::Reached(_) | Replay::NeedsNewer { .. });
+        let length: usize = entries.iter().map(|entry| entry.body.len()).sum();
+        let is_long = entries.len() >= SNAPSHOT_REVISIONS || length >= SNAPSHOT_LOG_BYTES;
+        let head = (self.head.revision, self.head.chain);
+        let is_whole = !is_long && leads_to((at.revision, at.chain), &entries, head);
         if !is_whole || !self.renew(&manifest.kind.name(), &mut state.whole_rows, ttl).await? {
-            return Ok(None);
+            return Ok(false);
         }
         for name in [SNAPSHOTS, "log"] {
             self.reader.cache.write(&[CacheWrite::Touch { name, ttl }]).await?;
         }
-        Ok(Some(revision))
+        Ok(true)
     }
 
     /// Writes a snapshot of what is applied now, at the head or above it, and returns its name; none: the database is another one by now.
@@ -582,8 +584,9 @@ const FOREIGN_LOG_WAIT: Duration = Duration::from_secs(5);
 const LEASE_MS: u64 = 5_000;
 /// The length of the log, about.
 const LOG_LENGTH: usize = 20_000;
-/// The revisions between two snapshots.
-const SNAPSHOT_REVISIONS: u64 = 5_000;
+/// The revisions between two snapshots, and the bytes of their changes: each check of the cache reads them again.
+const SNAPSHOT_REVISIONS: usize = 5_000;
+const SNAPSHOT_LOG_BYTES: usize = 4 << 20;
 const CHANGES_PER_READ: usize = 5_000;
 const APPENDED_MAX: usize = 100;
 const TOUCHED_MAX: usize = 200;
