@@ -88,10 +88,10 @@ pub(crate) fn this_binary() -> Result<PathBuf, String> {
     std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))
 }
 
-/// Builds the product with the Cargo profile of this program, and returns its path. The environment variable `TOLLGATE_PROGRAM` names
+/// Builds the product with the Cargo profile of this program, and returns its path. The environment variable `BENCH_PROGRAM` names
 /// one that is built already.
 pub(crate) fn build_product() -> Result<PathBuf, String> {
-    if let Some(program) = std::env::var_os("TOLLGATE_PROGRAM") {
+    if let Some(program) = std::env::var_os("BENCH_PROGRAM") {
         return Ok(PathBuf::from(program));
     }
     let this = this_binary()?;

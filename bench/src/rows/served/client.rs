@@ -52,7 +52,8 @@ impl Client {
 
     fn exchange(&mut self, method: &str, path: &str, headers: &str, body: &[u8]) -> io::Result<Response> {
         let mut request = format!(
-            "{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {TOKEN}\r\n{headers}content-length: {}\r\n\r\n",
+            "{method} {path} HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {TOKEN}\r\n{headers}content-length: {}\r\n\r\n",
+            self.connection.get_ref().peer_addr()?,
             body.len()
         )
         .into_bytes();
