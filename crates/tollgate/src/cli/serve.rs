@@ -178,6 +178,7 @@ async fn serve_from(
             tokio::join!(control, store.wait_until_answered()).0
         } => control?,
     };
+    let is_waiting = mark_waiting(&control, &gate);
     let follower = control_plane::follow(&control, control_runtime);
     let source = FileSource::new(loader, Arc::clone(&reload_requested), move |snapshot| {
         live.apply(snapshot);
@@ -232,7 +233,7 @@ async fn serve_from(
     };
     let sample = banner::SampleCheck::for_rules(&gate.active_rules());
     banner::print(front_ends.bound(), &config, admin.as_ref(), &sample);
-    let readiness = advance_when_ready(&control, &gate);
+    let readiness = advance_when_ready(is_waiting, &control, &gate);
 
     let result = front_ends
         .run(&gate, &mut signals, &reload_requested, config.drain)
@@ -251,22 +252,30 @@ async fn serve_from(
     Ok(())
 }
 
+/// Records that managed rules are expected and none are in use. Before anything is served, so that whoever asks is told why.
+fn mark_waiting(control: &Control, gate: &Gate) -> bool {
+    let is_waiting = control.is_waiting();
+    if is_waiting {
+        let error = control
+            .status()
+            .error
+            .unwrap_or_else(|| "the database does not answer".to_owned());
+        tracing::warn!(
+            error,
+            "waiting for rules; not ready until they are there, or `control.start_without` is set"
+        );
+        gate.mark_managed_missing(&format!("waiting for rules: {error}"));
+    }
+    is_waiting
+}
+
 /// Makes the server ready: at once, or in the returned task once the managed rules are in use.
-fn advance_when_ready(control: &Control, gate: &Arc<Gate>) -> Option<JoinHandle<()>> {
-    if !control.is_waiting() {
+fn advance_when_ready(is_waiting: bool, control: &Control, gate: &Arc<Gate>) -> Option<JoinHandle<()>> {
+    if !is_waiting {
         gate.advance_phase(Phase::Ready);
         banner::print_ready();
         return None;
     }
-    let error = control
-        .status()
-        .error
-        .unwrap_or_else(|| "the database does not answer".to_owned());
-    tracing::warn!(
-        error,
-        "waiting for rules; not ready until they are there, or `control.start_without` is set"
-    );
-    gate.mark_managed_missing(&format!("waiting for rules: {error}"));
     let (control, gate) = (control.clone(), Arc::clone(gate));
     Some(tokio::spawn(async move {
         control.wait_ready().await;
