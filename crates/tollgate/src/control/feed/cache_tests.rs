@@ -7,65 +7,33 @@ use super::log::LogText;
 use super::parts::{Manifest, set_name};
 use super::reader::CacheReader;
 use super::snapshot::{RowSnapshot, SNAPSHOTS, SnapshotList};
-use crate::config::{DataDir, Sources};
 use crate::control::chain::{change_text, next_chain_of_text};
 use crate::control::database::now_ms;
-use crate::control::model::{Author, ChangeBody, DatabaseHead, Digest, Grammar, OverrideRow, SetFile};
+use crate::control::model::{ChangeBody, DatabaseHead, Digest, OverrideRow};
+use crate::control::testing::{FILE_LAYER, Instance, SECRET, author, cache, new_folder, row};
 use crate::control::{
-    Control, ControlOptions, ControlResult, ControlSecret, ControlStatus, DatabaseChoice, InstanceStatus,
-    PublishOptions, PublishSet, RowWrite, RulesOrigin, WriteOptions, Written,
+    ControlOptions, ControlResult, ControlSecret, ControlStatus, DatabaseChoice, InstanceStatus, PublishOptions,
+    RowWrite, RulesOrigin, WriteOptions, Written,
 };
-use crate::rule_source::ConfigLoader;
-use crate::server::gate::Gate;
 use sqlx::ConnectOptions as _;
 use sqlx::sqlite::SqliteConnectOptions;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-use tokio::task::JoinHandle;
-use tollgate_limiter::store::memory::Memory;
-use tollgate_limiter::store::redis::{CacheWrite, ConfigCache, LogId, Redis};
+use tollgate_limiter::store::redis::{CacheWrite, LogId};
 use tollgate_limiter::testing::admin::{connect, query};
 use tollgate_limiter::testing::eventually;
 use tollgate_limiter::testing::servers::{Server, ServerKind};
 
-const SECRET: &str = "a secret of more than 32 characters";
-const FILE_LAYER: &str = "rules:\n  - id: plan\n    per: merchant\n    limit: 2/min\n";
 const SET: &str = "rules:\n  - id: search\n    per: merchant\n    limit: 7/min\n";
 const TTL: Duration = Duration::from_secs(60);
 
-/// One instance, in a folder of its own.
-struct Instance {
-    control: Control,
-    task: JoinHandle<()>,
-    folder: PathBuf,
-}
-
 impl Instance {
-    async fn start(choice: DatabaseChoice, server: &Server) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("tollgate-feed-{}-{count}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("tollgate.yaml"), FILE_LAYER).unwrap();
-        Self::open(choice, server, folder).await
+    async fn start_with(choice: DatabaseChoice, server: &Server) -> Self {
+        Self::open_on(new_folder(FILE_LAYER), choice, server).await
     }
 
-    async fn open(choice: DatabaseChoice, server: &Server, folder: PathBuf) -> Self {
-        let mut loader = ConfigLoader::new(Sources {
-            file: Some(folder.join("tollgate.yaml")),
-            variables: Vec::new(),
-            store: None,
-            set: Vec::new(),
-        });
-        let snapshot = loader.load().unwrap();
-        let gate = Arc::new(Gate::new(snapshot.rules, Arc::new(Memory::options().build())));
-        let data_dir = DataDir {
-            path: folder.join("data"),
-            is_configured: true,
-        };
+    async fn open_on(folder: PathBuf, choice: DatabaseChoice, server: &Server) -> Self {
         let options = ControlOptions {
             secret: ControlSecret::new(SECRET),
             poll: Duration::from_millis(100),
@@ -73,62 +41,27 @@ impl Instance {
             is_managed: true,
             ..ControlOptions::default()
         };
-        let loader = Arc::new(tokio::sync::Mutex::new(loader));
-        let control = Control::start(&choice, &data_dir, options, gate, loader, Some(cache(server)));
-        let control = control.await.unwrap();
-        let task = tokio::spawn(control.clone().run());
-        Self { control, task, folder }
+        Self::open(folder, &choice, options, Some(cache(server))).await
     }
 
     /// Stops it, and starts it again in the same folder.
-    async fn restart(self, choice: DatabaseChoice, server: &Server, prepare: impl FnOnce(&Path)) -> Self {
-        self.task.abort();
-        let folder = self.folder.clone();
-        let held = Arc::downgrade(&self.control.parts);
-        drop(self);
-        eventually("the end of its tasks", async || held.strong_count() == 0).await;
-        // Connections close in threads of their own, and the last of them may remove files.
-        let data = folder.join("data");
-        eventually("a closed database", async || !has_open_files(&data)).await;
+    async fn restart_with(self, choice: DatabaseChoice, server: &Server, prepare: impl FnOnce(&Path)) -> Self {
+        let folder = self.close().await;
         prepare(&folder.join("data"));
-        Self::open(choice, server, folder).await
+        Self::open_on(folder, choice, server).await
     }
 
-    async fn row(&self, merchant: &str, terms: &str) -> ControlResult<Written> {
-        let row = RowWrite {
-            domain: "default".to_owned(),
-            rule: "plan".to_owned(),
-            subject: [("merchant".to_owned(), merchant.to_owned())].into(),
-            terms: Some(terms.to_owned()),
-            note: String::new(),
-            expires_at: 0,
-        };
-        let written = self.control.write_row(row, &WriteOptions::default(), author()).await?;
-        assert!(
-            self.control
-                .wait_applied(written.revision, Duration::from_secs(20))
-                .await
-        );
-        Ok(written)
+    async fn write_terms(&self, merchant: &str, terms: &str) -> ControlResult<Written> {
+        self.write_row(row("plan", merchant, Some(terms))).await
     }
 
-    async fn publish(&self, text: &str) {
-        let file = SetFile {
-            path: "shop.yaml".to_owned(),
-            grammar: Grammar::Own,
-            text: text.to_owned(),
-        };
-        let set = PublishSet::Files(vec![file]);
+    async fn publish_example(&self) {
         let options = PublishOptions {
             skip_prepare: true,
             ..PublishOptions::default()
         };
-        let published = self.control.publish(set, &options, author()).await.unwrap();
-        assert!(
-            self.control
-                .wait_applied(published.revision, Duration::from_secs(20))
-                .await
-        );
+        let published = self.publish(SET, &options).await.unwrap();
+        self.applies(published.revision).await;
     }
 
     /// Waits until it has what another one has.
@@ -145,31 +78,6 @@ impl Instance {
     }
 }
 
-impl Drop for Instance {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-/// True while this process has a file of a folder open.
-fn has_open_files(folder: &Path) -> bool {
-    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
-    let mut targets = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
-    targets.any(|target| target.starts_with(folder))
-}
-
-fn author() -> Author {
-    Author {
-        actor: "anna".to_owned(),
-        via: "api".to_owned(),
-        ..Author::default()
-    }
-}
-
-fn cache(server: &Server) -> ConfigCache {
-    ConfigCache::new(Redis::options(&server.url()).unwrap())
-}
-
 async fn has_head(server: &Server) -> bool {
     cache(server)
         .read(&[HEAD])
@@ -180,31 +88,34 @@ async fn has_head(server: &Server) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_and_sets_reach_followers_with_and_without_messages() {
     let server = Server::start(ServerKind::Redis70);
-    let service = Instance::start(DatabaseChoice::DataDir, &server).await;
+    let service = Instance::start_with(DatabaseChoice::DataDir, &server).await;
     let followers = [
-        Instance::start(DatabaseChoice::None, &server).await,
-        Instance::start(DatabaseChoice::None, &server).await,
+        Instance::start_with(DatabaseChoice::None, &server).await,
+        Instance::start_with(DatabaseChoice::None, &server).await,
     ];
     assert!(
         followers.iter().all(|follower| follower.control.is_waiting()),
         "an absence is not a fact"
     );
-    service.row("m_1", "20/min").await.unwrap();
+    service.write_terms("m_1", "20/min").await.unwrap();
     for follower in &followers {
         follower.equals(&service).await;
         assert!(!follower.control.is_waiting());
         assert_eq!(follower.status().source, RulesOrigin::Cache);
     }
-    service.publish(SET).await;
+    service.publish_example().await;
     for follower in &followers {
         follower.equals(&service).await;
         assert!(follower.control.has_rule("default", "search"));
-        assert_eq!(follower.row("m_1", "1/s").await.unwrap_err().code(), "no-database");
+        assert_eq!(
+            follower.write_terms("m_1", "1/s").await.unwrap_err().code(),
+            "no-database"
+        );
     }
     let mut connection = connect(&server);
     let _: i64 = query(&mut connection, &["CLIENT", "KILL", "TYPE", "pubsub"]);
     for number in 0..30 {
-        service.row(&format!("m_{number}"), "30/min").await.unwrap();
+        service.write_terms(&format!("m_{number}"), "30/min").await.unwrap();
     }
     for follower in &followers {
         follower.equals(&service).await;
@@ -220,9 +131,9 @@ async fn rows_and_sets_reach_followers_with_and_without_messages() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_empty_store_is_filled_again_and_starts_new_instances() {
     let server = Server::start(ServerKind::Valkey);
-    let service = Instance::start(DatabaseChoice::DataDir, &server).await;
-    service.publish(SET).await;
-    service.row("m_1", "20/min").await.unwrap();
+    let service = Instance::start_with(DatabaseChoice::DataDir, &server).await;
+    service.publish_example().await;
+    service.write_terms("m_1", "20/min").await.unwrap();
     eventually("a head", async || has_head(&server).await).await;
     let mut connection = connect(&server);
     let _: () = query(&mut connection, &["FLUSHALL"]);
@@ -235,7 +146,7 @@ async fn an_empty_store_is_filled_again_and_starts_new_instances() {
     // Nobody is left but the store.
     let expected = service.status();
     drop(service);
-    let late = Instance::start(DatabaseChoice::None, &server).await;
+    let late = Instance::start_with(DatabaseChoice::None, &server).await;
     let status = late.status();
     assert_eq!(
         (status.chain, status.digest),
@@ -245,7 +156,7 @@ async fn an_empty_store_is_filled_again_and_starts_new_instances() {
     assert!(late.control.has_rule("default", "search") && status.override_rows == 1);
     // Then not even that: it starts from its disk.
     let other = Server::start(ServerKind::Redis70);
-    let late = late.restart(DatabaseChoice::None, &other, |_| {}).await;
+    let late = late.restart_with(DatabaseChoice::None, &other, |_| {}).await;
     assert_eq!(
         (late.status().chain, late.status().source),
         (expected.chain, RulesOrigin::Disk)
@@ -256,9 +167,9 @@ async fn an_empty_store_is_filled_again_and_starts_new_instances() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forged_head_changes_nothing_and_is_replaced() {
     let server = Server::start(ServerKind::Redis70);
-    let service = Instance::start(DatabaseChoice::DataDir, &server).await;
-    let follower = Instance::start(DatabaseChoice::None, &server).await;
-    service.row("m_1", "20/min").await.unwrap();
+    let service = Instance::start_with(DatabaseChoice::DataDir, &server).await;
+    let follower = Instance::start_with(DatabaseChoice::None, &server).await;
+    service.write_terms("m_1", "20/min").await.unwrap();
     follower.equals(&service).await;
     let before = follower.status();
     let forger = Signer::new(Some(b"another secret"), cache(&server).prefix());
@@ -302,9 +213,9 @@ async fn a_forged_head_changes_nothing_and_is_replaced() {
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_databases_one_is_written() {
     let server = Server::start(ServerKind::Redis70);
-    let first = Instance::start(DatabaseChoice::DataDir, &server).await;
-    let second = Instance::start(DatabaseChoice::DataDir, &server).await;
-    let results = tokio::join!(first.row("m_1", "20/min"), second.row("m_1", "30/min"));
+    let first = Instance::start_with(DatabaseChoice::DataDir, &server).await;
+    let second = Instance::start_with(DatabaseChoice::DataDir, &server).await;
+    let results = tokio::join!(first.write_terms("m_1", "20/min"), second.write_terms("m_1", "30/min"));
     let codes: Vec<&str> = [&results.0, &results.1]
         .into_iter()
         .map(|result| result.as_ref().map_or_else(|error| error.code(), |_| "done"))
@@ -315,27 +226,26 @@ async fn of_two_databases_one_is_written() {
         other => panic!("{other:?}"),
     };
     loser.equals(winner).await;
-    let error = loser.row("m_2", "20/min").await.unwrap_err();
+    let error = loser.write_terms("m_2", "20/min").await.unwrap_err();
     assert_eq!(error.code(), "other-database", "{error}");
     assert!(!loser.folder.join("data/control.db").exists(), "no second database");
     // Even when the claim has lapsed.
     let mut connection = connect(&server);
     let _: () = query(&mut connection, &["FLUSHALL"]);
-    assert_eq!(loser.row("m_2", "20/min").await.unwrap_err().code(), "other-database");
+    assert_eq!(
+        loser.write_terms("m_2", "20/min").await.unwrap_err().code(),
+        "other-database"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_instance_that_follows_another_database_creates_none_for_its_own_work() {
     let server = Server::start(ServerKind::Redis70);
-    let service = Instance::start(DatabaseChoice::DataDir, &server).await;
-    let follower = Instance::start(DatabaseChoice::DataDir, &server).await;
+    let service = Instance::start_with(DatabaseChoice::DataDir, &server).await;
+    let follower = Instance::start_with(DatabaseChoice::DataDir, &server).await;
     let row = RowWrite {
-        domain: "default".to_owned(),
-        rule: "plan".to_owned(),
-        subject: [("merchant".to_owned(), "m_1".to_owned())].into(),
-        terms: Some("20/min".to_owned()),
-        note: String::new(),
         expires_at: now_ms() + 1_000,
+        ..row("plan", "m_1", Some("20/min"))
     };
     let options = WriteOptions::default();
     service.control.write_row(row, &options, author()).await.unwrap();
@@ -349,17 +259,17 @@ async fn an_instance_that_follows_another_database_creates_none_for_its_own_work
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_that_cannot_be_checked_creates_nothing() {
     let mut server = Server::start(ServerKind::Redis70);
-    let instance = Instance::start(DatabaseChoice::DataDir, &server).await;
+    let instance = Instance::start_with(DatabaseChoice::DataDir, &server).await;
     server.kill();
-    let error = instance.row("m_1", "20/min").await.unwrap_err();
+    let error = instance.write_terms("m_1", "20/min").await.unwrap_err();
     assert_eq!(error.code(), "database-unavailable", "{error}");
     assert!(!instance.folder.join("data/control.db").exists());
     server.revive();
-    eventually("a write", async || instance.row("m_1", "20/min").await.is_ok()).await;
+    eventually("a write", async || instance.write_terms("m_1", "20/min").await.is_ok()).await;
     // A database that exists is written without the store.
     server.kill();
     eventually("a write without the store", async || {
-        instance.row("m_2", "20/min").await.is_ok()
+        instance.write_terms("m_2", "20/min").await.is_ok()
     })
     .await;
 }
@@ -367,9 +277,9 @@ async fn a_claim_that_cannot_be_checked_creates_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restored_database_is_behind_until_it_is_adopted() {
     let server = Server::start(ServerKind::Redis70);
-    let service = Instance::start(DatabaseChoice::DataDir, &server).await;
-    let follower = Instance::start(DatabaseChoice::None, &server).await;
-    service.publish(SET).await;
+    let service = Instance::start_with(DatabaseChoice::DataDir, &server).await;
+    let follower = Instance::start_with(DatabaseChoice::None, &server).await;
+    service.publish_example().await;
     follower.equals(&service).await;
     let copy = |data: &Path, from: &str, to: &str| {
         for suffix in ["", "-wal", "-shm"] {
@@ -379,23 +289,23 @@ async fn a_restored_database_is_behind_until_it_is_adopted() {
         }
     };
     let service = service
-        .restart(DatabaseChoice::DataDir, &server, |data| {
+        .restart_with(DatabaseChoice::DataDir, &server, |data| {
             copy(data, "control.db", "backup.db");
         })
         .await;
-    service.row("m_1", "20/min").await.unwrap();
-    service.row("m_1", "30/min").await.unwrap();
+    service.write_terms("m_1", "20/min").await.unwrap();
+    service.write_terms("m_1", "30/min").await.unwrap();
     follower.equals(&service).await;
     let before = follower.status();
     let service = service
-        .restart(DatabaseChoice::DataDir, &server, |data| {
+        .restart_with(DatabaseChoice::DataDir, &server, |data| {
             copy(data, "backup.db", "control.db");
             std::fs::remove_dir_all(data.join("rules")).unwrap();
         })
         .await;
     eventually("control_regressed", async || service.status().regressed.is_some()).await;
     assert_eq!(
-        service.row("m_2", "5/min").await.unwrap_err().code(),
+        service.write_terms("m_2", "5/min").await.unwrap_err().code(),
         "database-regressed"
     );
     assert_eq!(
@@ -408,7 +318,7 @@ async fn a_restored_database_is_behind_until_it_is_adopted() {
     follower.equals(&service).await;
     assert_eq!(follower.status().epoch, head.epoch);
     assert!(follower.control.has_rule("default", "search") && follower.status().override_rows == 0);
-    service.row("m_2", "5/min").await.unwrap();
+    service.write_terms("m_2", "5/min").await.unwrap();
     follower.equals(&service).await;
     let claim = cache(&server).read(&[CLAIM]).await.unwrap().pop().flatten().unwrap();
     let signer = Signer::new(Some(SECRET.as_bytes()), cache(&server).prefix());
@@ -418,8 +328,8 @@ async fn a_restored_database_is_behind_until_it_is_adopted() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_adoption_that_is_not_committed_leaves_the_claim_with_its_database() {
     let server = Server::start(ServerKind::Redis70);
-    let service = Instance::start(DatabaseChoice::DataDir, &server).await;
-    service.row("m_1", "20/min").await.unwrap();
+    let service = Instance::start_with(DatabaseChoice::DataDir, &server).await;
+    service.write_terms("m_1", "20/min").await.unwrap();
     eventually("a head", async || has_head(&server).await).await;
     let before = cache(&server).read(&[CLAIM]).await.unwrap().pop().flatten().unwrap();
 
@@ -472,15 +382,15 @@ async fn an_adoption_that_is_not_committed_leaves_the_claim_with_its_database() 
     assert_eq!(Claim::parse(&claim, &signer).unwrap().database_id, head.database_id);
     let ttl: i64 = query(&mut connect(&server), &["PTTL", "tg:{cfg}:database"]);
     assert!(ttl > 60_000, "{ttl}");
-    service.row("m_1", "30/min").await.unwrap();
+    service.write_terms("m_1", "30/min").await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_follower_stops_before_a_change_of_a_kind_that_it_does_not_know() {
     let server = Server::start(ServerKind::Redis70);
-    let service = Instance::start(DatabaseChoice::DataDir, &server).await;
-    let follower = Instance::start(DatabaseChoice::None, &server).await;
-    service.row("m_1", "20/min").await.unwrap();
+    let service = Instance::start_with(DatabaseChoice::DataDir, &server).await;
+    let follower = Instance::start_with(DatabaseChoice::None, &server).await;
+    service.write_terms("m_1", "20/min").await.unwrap();
     follower.equals(&service).await;
     let held = Arc::downgrade(&service.control.parts);
     drop(service);
@@ -546,16 +456,16 @@ async fn a_follower_stops_before_a_change_of_a_kind_that_it_does_not_know() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broken_log_is_replaced_by_a_snapshot() {
     let server = Server::start(ServerKind::Redis70);
-    let service = Instance::start(DatabaseChoice::DataDir, &server).await;
-    service.row("m_1", "20/min").await.unwrap();
-    service.row("m_2", "20/min").await.unwrap();
+    let service = Instance::start_with(DatabaseChoice::DataDir, &server).await;
+    service.write_terms("m_1", "20/min").await.unwrap();
+    service.write_terms("m_2", "20/min").await.unwrap();
     eventually("a head", async || has_head(&server).await).await;
     let mut connection = connect(&server);
     let _: i64 = query(&mut connection, &["DEL", "tg:{cfg}:log"]);
     let _: String = query(&mut connection, &["XADD", "tg:{cfg}:log", "9999999999999-1", "c", "x"]);
     let _: i64 = query(&mut connection, &["DEL", "tg:{cfg}:rows"]);
-    service.row("m_3", "20/min").await.unwrap();
-    let late = Instance::start(DatabaseChoice::None, &server).await;
+    service.write_terms("m_3", "20/min").await.unwrap();
+    let late = Instance::start_with(DatabaseChoice::None, &server).await;
     late.equals(&service).await;
     assert_eq!(late.status().override_rows, 3);
 }
@@ -619,9 +529,9 @@ async fn parts_of_another_control_service_replace_none_of_a_manifest() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_snapshot_or_set_is_written_anew_by_the_next_control_service() {
     let server = Server::start(ServerKind::Redis70);
-    let service = Instance::start(DatabaseChoice::DataDir, &server).await;
-    service.publish(SET).await;
-    service.row("m_1", "20/min").await.unwrap();
+    let service = Instance::start_with(DatabaseChoice::DataDir, &server).await;
+    service.publish_example().await;
+    service.write_terms("m_1", "20/min").await.unwrap();
     let signer = Signer::new(Some(SECRET.as_bytes()), cache(&server).prefix());
     let reader = CacheReader::with_signer(cache(&server), signer);
     let head = service.control.live().head.clone().unwrap();
@@ -640,7 +550,7 @@ async fn a_damaged_snapshot_or_set_is_written_anew_by_the_next_control_service()
     })
     .await;
     let service = service
-        .restart(DatabaseChoice::DataDir, &server, |_| {
+        .restart_with(DatabaseChoice::DataDir, &server, |_| {
             let mut connection = connect(&server);
             for manifest in &manifests {
                 let key = format!("tg:{{cfg}}:{}", manifest.part_name(0));
@@ -648,7 +558,7 @@ async fn a_damaged_snapshot_or_set_is_written_anew_by_the_next_control_service()
             }
         })
         .await;
-    let late = Instance::start(DatabaseChoice::None, &server).await;
+    let late = Instance::start_with(DatabaseChoice::None, &server).await;
     late.equals(&service).await;
     assert!(late.control.has_rule("default", "search") && late.status().override_rows == 1);
 }

@@ -2,61 +2,29 @@
 
 use super::link::{STATUS_BYTES_MAX, requests};
 use super::*;
-use crate::config::{DataDir, Sources};
 use crate::control::feed::Signer;
-use crate::control::model::{Author, Grammar, SetFile};
 use crate::control::plan::FORMAT;
+use crate::control::testing::{FILE_LAYER, Instance, SECRET, author, cache, new_folder, row};
 use crate::control::{
     ControlError, ControlOptions, ControlResult, ControlSecret, DatabaseChoice, PublishOptions, PublishSet, Published,
-    RowWrite, WriteOptions,
+    WriteOptions,
 };
-use crate::rule_source::ConfigLoader;
-use crate::server::gate::Gate;
-use std::sync::atomic::{AtomicU32, Ordering};
-use tokio::task::JoinHandle;
-use tollgate_limiter::store::memory::Memory;
-use tollgate_limiter::store::redis::{CacheWrite, ConfigCache, Redis};
+use tollgate_limiter::store::redis::{CacheWrite, ConfigCache};
 use tollgate_limiter::testing::eventually;
 use tollgate_limiter::testing::servers::{Server, ServerKind};
 use tollgate_test_kit::postgres::Postgres;
 
-const SECRET: &str = "a secret of more than 32 characters";
-const FILE_LAYER: &str = "rules:\n  - id: plan\n    per: merchant\n    limit: 2/min\n";
 const SET: &str = "rules:\n  - id: extra\n    per: merchant\n    limit: 5/min\n";
 const WINDOW_SET: &str = "rules:\n  - { id: extra, per: merchant, limit: 5/min, algorithm: fixed_window }\n";
 const OTHER_SET: &str = "rules:\n  - id: extra\n    per: merchant\n    limit: 6/min\n";
 
-/// One instance, in a folder of its own.
-struct Member {
-    control: Control,
-    task: JoinHandle<()>,
-}
-
-impl Member {
+impl Instance {
     async fn start(choice: &DatabaseChoice, file_layer: &str, cache: Option<ConfigCache>) -> Self {
         Self::start_at(FORMAT, choice, file_layer, cache).await
     }
 
     /// As a program of this format.
     async fn start_at(format: u32, choice: &DatabaseChoice, file_layer: &str, cache: Option<ConfigCache>) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("tollgate-fleet-{}-{count}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("tollgate.yaml"), file_layer).unwrap();
-        let mut loader = ConfigLoader::new(Sources {
-            file: Some(folder.join("tollgate.yaml")),
-            variables: Vec::new(),
-            store: None,
-            set: Vec::new(),
-        });
-        let snapshot = loader.load().unwrap();
-        let gate = Arc::new(Gate::new(snapshot.rules, Arc::new(Memory::options().build())));
-        let data_dir = DataDir {
-            path: folder.join("data"),
-            is_configured: true,
-        };
         let options = ControlOptions {
             secret: ControlSecret::new(SECRET),
             poll: Duration::from_millis(100),
@@ -65,30 +33,19 @@ impl Member {
             format,
             ..ControlOptions::default()
         };
-        let loader = Arc::new(tokio::sync::Mutex::new(loader));
-        let control = Control::start(choice, &data_dir, options, gate, loader, cache)
-            .await
-            .unwrap();
-        let task = tokio::spawn(control.clone().run());
-        Self { control, task }
+        Self::open(new_folder(file_layer), choice, options, cache).await
     }
 
     fn id(&self) -> &str {
         self.control.instance()
     }
 
-    async fn publish(&self, text: &str, options: PublishOptions) -> ControlResult<Published> {
-        let file = SetFile {
-            path: "extra.yaml".to_owned(),
-            grammar: Grammar::Own,
-            text: text.to_owned(),
-        };
+    async fn publish_now(&self, text: &str, options: PublishOptions) -> ControlResult<Published> {
         let options = PublishOptions {
             wait: Duration::ZERO,
             ..options
         };
-        let set = PublishSet::Files(vec![file]);
-        self.control.publish(set, &options, author()).await
+        self.publish(text, &options).await
     }
 
     async fn publish_version(&self, number: u64) -> ControlResult<Published> {
@@ -110,18 +67,9 @@ impl Member {
     }
 
     async fn set_row(&self, merchant: &str, terms: &str) {
-        let row = RowWrite {
-            domain: "default".to_owned(),
-            rule: "extra".to_owned(),
-            subject: [("merchant".to_owned(), merchant.to_owned())].into(),
-            terms: Some(terms.to_owned()),
-            note: String::new(),
-            expires_at: 0,
-        };
-        self.control
-            .write_row(row, &WriteOptions::default(), author())
-            .await
-            .unwrap();
+        let row = row("extra", merchant, Some(terms));
+        let options = WriteOptions::default();
+        self.control.write_row(row, &options, author()).await.unwrap();
     }
 
     fn has_compiled(&self) -> bool {
@@ -129,33 +77,15 @@ impl Member {
     }
 }
 
-impl Drop for Member {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
 /// The wait for votes: long enough for a busy machine where all vote.
 const PREPARE_SECONDS: u64 = 10;
 
-fn author() -> Author {
-    Author {
-        actor: "anna".to_owned(),
-        via: "api".to_owned(),
-        ..Author::default()
-    }
-}
-
-fn cache(server: &Server) -> ConfigCache {
-    ConfigCache::new(Redis::options(&server.url()).unwrap())
-}
-
 /// A control service and a number of instances that follow the shared store.
-async fn fleet(server: &Server, followers: &[&str]) -> (Member, Vec<Member>) {
-    let publisher = Member::start(&DatabaseChoice::DataDir, FILE_LAYER, Some(cache(server))).await;
+async fn fleet(server: &Server, followers: &[&str]) -> (Instance, Vec<Instance>) {
+    let publisher = Instance::start(&DatabaseChoice::DataDir, FILE_LAYER, Some(cache(server))).await;
     let mut all = Vec::new();
     for layer in followers {
-        all.push(Member::start(&DatabaseChoice::None, layer, Some(cache(server))).await);
+        all.push(Instance::start(&DatabaseChoice::None, layer, Some(cache(server))).await);
     }
     publisher.sees(all.len() + 1).await;
     (publisher, all)
@@ -196,7 +126,7 @@ impl Mute {
     }
 }
 
-fn mute(publisher: &Member, server: &Server) -> Mute {
+fn mute(publisher: &Instance, server: &Server) -> Mute {
     Mute {
         cache: cache(server),
         signer: publisher.control.parts.signer.clone(),
@@ -214,7 +144,7 @@ fn incomplete(result: ControlResult<Published>) -> Vec<String> {
 async fn a_set_is_compiled_by_all_before_it_is_live() {
     let server = Server::start(ServerKind::Redis70);
     let (publisher, followers) = fleet(&server, &[FILE_LAYER, FILE_LAYER]).await;
-    let published = publisher.publish(SET, PublishOptions::default()).await.unwrap();
+    let published = publisher.publish_now(SET, PublishOptions::default()).await.unwrap();
     assert_eq!((published.prepared, published.version), (3, 1));
     let digest = publisher.control.live().set_digest;
     for follower in &followers {
@@ -242,7 +172,7 @@ async fn one_that_cannot_use_a_set_is_named_and_nothing_is_live() {
     let server = Server::start(ServerKind::Redis70);
     let colliding = format!("{FILE_LAYER}  - id: extra\n    per: user\n    limit: 1/min\n");
     let (publisher, followers) = fleet(&server, &[FILE_LAYER, &colliding]).await;
-    match publisher.publish(SET, PublishOptions::default()).await {
+    match publisher.publish_now(SET, PublishOptions::default()).await {
         Err(ControlError::FleetRejected(rejections)) => {
             let [rejection] = &rejections[..] else {
                 panic!("{rejections:?}")
@@ -261,7 +191,7 @@ async fn one_that_cannot_use_a_set_is_named_and_nothing_is_live() {
         skip_prepare: true,
         ..PublishOptions::default()
     };
-    let published = publisher.publish(SET, skip).await.unwrap();
+    let published = publisher.publish_now(SET, skip).await.unwrap();
     assert_eq!(published.prepared, 1);
 }
 
@@ -273,15 +203,15 @@ async fn silence_is_no_consent_until_whoever_is_silent_has_left() {
     mute.report(|_| {}).await;
     publisher.sees(3).await;
     assert_eq!(
-        incomplete(publisher.publish(SET, PublishOptions::default()).await),
+        incomplete(publisher.publish_now(SET, PublishOptions::default()).await),
         [Mute::ID]
     );
     assert_eq!(publisher.control.live().version, 0);
     assert!(followers[0].has_compiled());
     // It leaves while it is waited for, and another joins, which must vote too.
-    let publishing = publisher.publish(SET, PublishOptions::default());
+    let publishing = publisher.publish_now(SET, PublishOptions::default());
     let meanwhile = async {
-        let joined = Member::start(&DatabaseChoice::None, FILE_LAYER, Some(cache(&server))).await;
+        let joined = Instance::start(&DatabaseChoice::None, FILE_LAYER, Some(cache(&server))).await;
         eventually("its vote", async || joined.has_compiled()).await;
         mute.report(|status| status.left = true).await;
         joined
@@ -299,7 +229,7 @@ async fn silence_is_no_consent_until_whoever_is_silent_has_left() {
 async fn a_row_written_while_a_set_is_prepared_is_checked_at_its_commit() {
     let server = Server::start(ServerKind::Redis70);
     let (publisher, _) = fleet(&server, &[]).await;
-    let first = publisher.publish(SET, PublishOptions::default()).await.unwrap();
+    let first = publisher.publish_now(SET, PublishOptions::default()).await.unwrap();
     publisher
         .control
         .wait_applied(first.revision, Duration::from_secs(20))
@@ -318,7 +248,7 @@ async fn a_row_written_while_a_set_is_prepared_is_checked_at_its_commit() {
             }
             mute.report(|status| status.left = true).await;
         };
-        tokio::join!(publisher.publish(WINDOW_SET, options), meanwhile).0
+        tokio::join!(publisher.publish_now(WINDOW_SET, options), meanwhile).0
     };
     match publish_while(PublishOptions::default(), &[("m_1", "9/min burst 20")]).await {
         Err(ControlError::RowsInvalid(rows)) => assert_eq!(rows[0].subject["merchant"], "m_1"),
@@ -346,7 +276,7 @@ async fn a_rollback_waits_for_nobody_for_long() {
     let server = Server::start(ServerKind::Redis70);
     let (publisher, _followers) = fleet(&server, &[FILE_LAYER]).await;
     for text in [SET, OTHER_SET] {
-        let published = publisher.publish(text, PublishOptions::default()).await.unwrap();
+        let published = publisher.publish_now(text, PublishOptions::default()).await.unwrap();
         assert!(
             publisher
                 .control
@@ -371,7 +301,7 @@ async fn one_that_is_too_old_is_named_and_one_with_another_secret_is_warned_of()
     let mute = mute(&publisher, &server);
     mute.report(|status| status.formats = FORMAT - 1).await;
     publisher.sees(2).await;
-    match publisher.publish(SET, PublishOptions::default()).await {
+    match publisher.publish_now(SET, PublishOptions::default()).await {
         Err(ControlError::FleetRejected(rejections)) => {
             assert_eq!(rejections[0].instance, Mute::ID);
             assert!(rejections[0].problems[0].contains("format"), "{rejections:?}");
@@ -393,7 +323,7 @@ async fn one_that_is_too_old_is_named_and_one_with_another_secret_is_warned_of()
     }
     assert_eq!(
         publisher
-            .publish(SET, PublishOptions::default())
+            .publish_now(SET, PublishOptions::default())
             .await
             .unwrap()
             .prepared,
@@ -408,10 +338,10 @@ async fn an_instance_that_is_too_old_for_a_set_keeps_its_own_and_goes_on_with_ro
         let choice = DatabaseChoice::Postgres(postgres.create_database());
         let store = || shares_store.then(|| cache(&redis));
         let follower_choice = if shares_store { &DatabaseChoice::None } else { &choice };
-        let older = Member::start_at(FORMAT - 1, &choice, FILE_LAYER, store()).await;
-        let follower = Member::start_at(FORMAT - 1, follower_choice, FILE_LAYER, store()).await;
-        let first = older.publish(SET, PublishOptions::default()).await.unwrap();
-        let current = Member::start(&choice, FILE_LAYER, store()).await;
+        let older = Instance::start_at(FORMAT - 1, &choice, FILE_LAYER, store()).await;
+        let follower = Instance::start_at(FORMAT - 1, follower_choice, FILE_LAYER, store()).await;
+        let first = older.publish_now(SET, PublishOptions::default()).await.unwrap();
+        let current = Instance::start(&choice, FILE_LAYER, store()).await;
         current.sees(3).await;
         let all = [&older, &follower, &current];
         let reach = async |revision: u64| {
@@ -422,7 +352,7 @@ async fn an_instance_that_is_too_old_for_a_set_keeps_its_own_and_goes_on_with_ro
         reach(first.revision).await;
         assert!(all.iter().all(|member| member.control.live().version == first.version));
 
-        let named = match current.publish(OTHER_SET, PublishOptions::default()).await {
+        let named = match current.publish_now(OTHER_SET, PublishOptions::default()).await {
             Err(ControlError::FleetRejected(rejections)) => rejections,
             other => panic!("{other:?}"),
         };
@@ -436,20 +366,8 @@ async fn an_instance_that_is_too_old_for_a_set_keeps_its_own_and_goes_on_with_ro
             skip_prepare: true,
             ..PublishOptions::default()
         };
-        let skipped = current.publish(OTHER_SET, skip).await.unwrap();
-        let row = RowWrite {
-            domain: "default".to_owned(),
-            rule: "plan".to_owned(),
-            subject: [("merchant".to_owned(), "m_1".to_owned())].into(),
-            terms: Some("9/min".to_owned()),
-            note: String::new(),
-            expires_at: 0,
-        };
-        let written = current
-            .control
-            .write_row(row, &WriteOptions::default(), author())
-            .await
-            .unwrap();
+        let skipped = current.publish_now(OTHER_SET, skip).await.unwrap();
+        let written = current.write_row(row("plan", "m_1", Some("9/min"))).await.unwrap();
         reach(written.revision).await;
         assert_eq!(current.control.live().version, skipped.version);
         for member in [&older, &follower] {
@@ -484,7 +402,7 @@ async fn an_instance_that_is_too_old_for_a_set_keeps_its_own_and_goes_on_with_ro
 async fn without_the_shared_store_a_publish_must_say_that_it_skips_the_fleet() {
     let mut server = Server::start(ServerKind::Redis70);
     let (publisher, _followers) = fleet(&server, &[FILE_LAYER]).await;
-    let published = publisher.publish(SET, PublishOptions::default()).await.unwrap();
+    let published = publisher.publish_now(SET, PublishOptions::default()).await.unwrap();
     assert!(
         publisher
             .control
@@ -493,14 +411,14 @@ async fn without_the_shared_store_a_publish_must_say_that_it_skips_the_fleet() {
     );
     server.kill();
     assert_eq!(
-        incomplete(publisher.publish(OTHER_SET, PublishOptions::default()).await),
+        incomplete(publisher.publish_now(OTHER_SET, PublishOptions::default()).await),
         Vec::<String>::new()
     );
     let skip = PublishOptions {
         skip_prepare: true,
         ..PublishOptions::default()
     };
-    assert_eq!(publisher.publish(OTHER_SET, skip).await.unwrap().version, 3);
+    assert_eq!(publisher.publish_now(OTHER_SET, skip).await.unwrap().version, 3);
     assert!(publisher.control.instances().await.error.is_some());
 }
 
@@ -509,9 +427,9 @@ async fn without_a_shared_store_instances_meet_in_the_database() {
     let postgres = Postgres::shared();
     let choice = DatabaseChoice::Postgres(postgres.create_database());
     let colliding = format!("{FILE_LAYER}  - id: extra\n    per: user\n    limit: 1/min\n");
-    let publisher = Member::start(&choice, FILE_LAYER, None).await;
-    let other = Member::start(&choice, FILE_LAYER, None).await;
-    let published = publisher.publish(SET, PublishOptions::default()).await.unwrap();
+    let publisher = Instance::start(&choice, FILE_LAYER, None).await;
+    let other = Instance::start(&choice, FILE_LAYER, None).await;
+    let published = publisher.publish_now(SET, PublishOptions::default()).await.unwrap();
     assert_eq!(published.prepared, 2);
     publisher.sees(2).await;
     // Both count for themselves.
@@ -525,15 +443,18 @@ async fn without_a_shared_store_instances_meet_in_the_database() {
         warnings.is_some_and(|warnings| warnings.iter().any(|text| text.contains("store.url")))
     })
     .await;
-    let third = Member::start(&choice, &colliding, None).await;
+    let third = Instance::start(&choice, &colliding, None).await;
     publisher.sees(3).await;
-    match publisher.publish(OTHER_SET, PublishOptions::default()).await {
+    match publisher.publish_now(OTHER_SET, PublishOptions::default()).await {
         Err(ControlError::FleetRejected(rejections)) => assert_eq!(rejections[0].instance, third.id()),
         other => panic!("{other:?}"),
     }
     third.control.leave().await;
     publisher.sees(2).await;
-    let published = publisher.publish(OTHER_SET, PublishOptions::default()).await.unwrap();
+    let published = publisher
+        .publish_now(OTHER_SET, PublishOptions::default())
+        .await
+        .unwrap();
     assert_eq!(published.prepared, 2);
     other.task.abort();
 }
@@ -583,7 +504,7 @@ fn a_status_fits_its_bound_and_reads_as_it_was_written() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_has_expired_withdraws_none_that_came_after_it() {
     let server = Server::start(ServerKind::Redis70);
-    let member = Member::start(&DatabaseChoice::None, FILE_LAYER, Some(cache(&server))).await;
+    let member = Instance::start(&DatabaseChoice::None, FILE_LAYER, Some(cache(&server))).await;
     let parts = &member.control.parts;
     let request = |id: &str| PrepareRequest {
         id: id.to_owned(),

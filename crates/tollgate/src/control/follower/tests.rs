@@ -1,100 +1,43 @@
 //! Tests of a control plane over SQLite: rows, versions, restarts, other histories.
 
 use super::*;
-use crate::config::{DataDir, Sources};
 use crate::control::database::{CommitRequest, NewVersion};
-use crate::control::model::{Author, ChangeBody, Grammar, Precondition, SetFile, VersionState};
+use crate::control::model::{ChangeBody, Precondition, VersionState};
+use crate::control::testing::{FILE_LAYER, Instance, author, file, new_folder, row};
 use crate::control::{
-    Control, ControlError, ControlOptions, DatabaseChoice, PublishOptions, PublishSet, Published, RowWrite,
-    WriteOptions,
+    ControlError, ControlOptions, ControlResult, DatabaseChoice, PublishOptions, PublishSet, Published, RowWrite,
+    Written,
 };
-use crate::rule_source::ConfigLoader;
-use crate::server::gate::Gate;
 use crate::server::telemetry::Protocol;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tollgate_limiter::core::rules::{Attempt, Attribute};
 use tollgate_limiter::core::{Cost, Decision};
-use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::testing::eventually;
 
-/// A server's parts in a folder of its own.
-struct Fixture {
-    control: Control,
-    gate: Arc<Gate>,
-    folder: PathBuf,
-    follower: tokio::task::JoinHandle<()>,
-}
+const SEARCH: &str = "rules:\n  - id: search\n    per: merchant\n    limit: 7/min\n";
 
-const FILE_LAYER: &str = "rules:\n  - id: plan\n    per: merchant\n    limit: 2/min\n";
-
-impl Fixture {
-    async fn start(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("tollgate-control-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("tollgate.yaml"), FILE_LAYER).unwrap();
-        Self::open(folder, ControlOptions::default()).await
+impl Instance {
+    async fn start_alone() -> Self {
+        Self::open_alone(new_folder(FILE_LAYER), ControlOptions::default()).await
     }
 
-    async fn open(folder: PathBuf, options: ControlOptions) -> Self {
-        let mut loader = ConfigLoader::new(Sources {
-            file: Some(folder.join("tollgate.yaml")),
-            variables: Vec::new(),
-            store: None,
-            set: Vec::new(),
-        });
-        let snapshot = loader.load().unwrap();
-        let gate = Arc::new(Gate::new(snapshot.rules, Arc::new(Memory::options().build())));
-        let data_dir = DataDir {
-            path: folder.join("data"),
-            is_configured: true,
-        };
-        let loader = Arc::new(tokio::sync::Mutex::new(loader));
-        let target = Arc::clone(&gate);
-        let control = Control::start(&DatabaseChoice::DataDir, &data_dir, options, target, loader, None);
-        let control = control.await.unwrap();
-        let follower = tokio::spawn(control.clone().run());
-        Self {
-            control,
-            gate,
-            folder,
-            follower,
-        }
+    async fn open_alone(folder: PathBuf, options: ControlOptions) -> Self {
+        Self::open(folder, &DatabaseChoice::DataDir, options, None).await
     }
 
     /// Stops it, and starts it again in the same folder.
-    async fn restart(self, prepare: impl FnOnce(&std::path::Path)) -> Self {
-        self.follower.abort();
-        let folder = self.folder.clone();
-        let held = Arc::downgrade(&self.control.parts);
-        drop(self);
-        // The writer of the database ends with its last clone, on a task of its own.
-        eventually("the end of its tasks", async || held.strong_count() == 0).await;
+    async fn restart_alone(self, prepare: impl FnOnce(&Path)) -> Self {
+        let folder = self.close().await;
         prepare(&folder.join("data"));
-        Self::open(folder, ControlOptions::default()).await
+        Self::open_alone(folder, ControlOptions::default()).await
     }
 
-    async fn row(&self, terms: Option<&str>) -> Result<crate::control::Written, ControlError> {
-        let row = RowWrite {
-            domain: "default".to_owned(),
-            rule: "plan".to_owned(),
-            subject: [("merchant".to_owned(), "m_42".to_owned())].into(),
-            terms: terms.map(str::to_owned),
-            note: String::new(),
-            expires_at: 0,
-        };
-        let written = self.control.write_row(row, &WriteOptions::default(), author()).await?;
-        assert!(
-            self.control
-                .wait_applied(written.revision, Duration::from_secs(5))
-                .await
-        );
-        Ok(written)
+    async fn write_plan_row(&self, terms: Option<&str>) -> ControlResult<Written> {
+        self.write_row(row("plan", "m_42", terms)).await
     }
 
-    async fn publish(&self, text: &str) -> Result<crate::control::Published, ControlError> {
-        let set = PublishSet::Files(vec![file(text)]);
-        self.control.publish(set, &PublishOptions::default(), author()).await
+    async fn publish_set(&self, text: &str) -> ControlResult<Published> {
+        self.publish(text, &PublishOptions::default()).await
     }
 
     /// The limit that one merchant meets, by the rule of that name.
@@ -118,54 +61,30 @@ impl Fixture {
     }
 }
 
-impl Drop for Fixture {
-    fn drop(&mut self) {
-        self.follower.abort();
-    }
-}
-
-fn author() -> Author {
-    Author {
-        actor: "anna".to_owned(),
-        via: "api".to_owned(),
-        ..Author::default()
-    }
-}
-
-fn file(text: &str) -> SetFile {
-    SetFile {
-        path: "shop.yaml".to_owned(),
-        grammar: Grammar::Own,
-        text: text.to_owned(),
-    }
-}
-
-const SEARCH: &str = "rules:\n  - id: search\n    per: merchant\n    limit: 7/min\n";
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_applies_survives_a_restart_without_its_database_and_is_deleted() {
-    let server = Fixture::start("rows").await;
+    let server = Instance::start_alone().await;
     assert!(
         !server.folder.join("data").exists(),
         "nothing is written before the first change"
     );
     assert_eq!(server.limit_of("plan").await, Some(2));
-    let first = server.row(Some("20/min")).await.unwrap();
+    let first = server.write_plan_row(Some("20/min")).await.unwrap();
     assert_eq!((first.epoch > 0, first.revision, first.created), (true, 1, true));
     assert_eq!(server.limit_of("plan").await, Some(20));
     assert_eq!(
-        server.row(Some("20/min")).await.unwrap().revision,
+        server.write_plan_row(Some("20/min")).await.unwrap().revision,
         1,
         "equal: no new revision"
     );
-    server.row(Some("30/min")).await.unwrap();
-    let error = server.row(Some("many")).await.unwrap_err();
+    server.write_plan_row(Some("30/min")).await.unwrap();
+    let error = server.write_plan_row(Some("many")).await.unwrap_err();
     assert_eq!(error.code(), "invalid", "{error}");
     let digest = server.control.status().digest;
 
     // The saved state and its journal have everything.
     let server = server
-        .restart(|data| std::fs::remove_file(data.join("control.db")).unwrap())
+        .restart_alone(|data| std::fs::remove_file(data.join("control.db")).unwrap())
         .await;
     let status = server.control.status();
     assert_eq!((status.digest, status.revision), (digest, 2));
@@ -175,23 +94,23 @@ async fn a_row_applies_survives_a_restart_without_its_database_and_is_deleted() 
         status.regressed.is_some() && status.source == RulesOrigin::Disk,
         "{status:?}"
     );
-    let error = server.row(Some("40/min")).await.unwrap_err();
+    let error = server.write_plan_row(Some("40/min")).await.unwrap_err();
     assert_eq!(error.code(), "database-regressed", "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_version_is_published_refused_and_rolled_back() {
-    let server = Fixture::start("versions").await;
-    let first = server.publish(SEARCH).await.unwrap();
+    let server = Instance::start_alone().await;
+    let first = server.publish_set(SEARCH).await.unwrap();
     assert_eq!((first.version, first.applied, first.changed), (1, 1, true));
     assert_eq!(server.limit_of("search").await, Some(7));
-    assert!(!server.publish(SEARCH).await.unwrap().changed);
-    let second = server.publish(&SEARCH.replace("7/min", "9/min")).await.unwrap();
+    assert!(!server.publish_set(SEARCH).await.unwrap().changed);
+    let second = server.publish_set(&SEARCH.replace("7/min", "9/min")).await.unwrap();
     assert_eq!((second.version, server.limit_of("search").await), (2, Some(9)));
 
     // A set is refused whole, and an id of the file layer names both locations.
     let collision = format!("{SEARCH}  - id: plan\n    limit: 1/s\n");
-    let Err(ControlError::Invalid(problems)) = server.publish(&collision).await else {
+    let Err(ControlError::Invalid(problems)) = server.publish_set(&collision).await else {
         panic!("the id is taken");
     };
     let text = format!("{problems:?}");
@@ -215,7 +134,7 @@ async fn a_version_is_published_refused_and_rolled_back() {
     let error = server.control.publish(set, &stale, author()).await.unwrap_err();
     assert_eq!(error.code(), "stale");
     let digest = server.control.status().digest;
-    let server = server.restart(|_| ()).await;
+    let server = server.restart_alone(|_| ()).await;
     let status = server.control.status();
     assert_eq!(
         (status.digest, status.version, status.source),
@@ -226,8 +145,8 @@ async fn a_version_is_published_refused_and_rolled_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_live_version_that_cannot_be_used_here_is_rolled_back() {
-    let server = Fixture::start("rejected").await;
-    server.publish(SEARCH).await.unwrap();
+    let server = Instance::start_alone().await;
+    server.publish_set(SEARCH).await.unwrap();
     // Another control service has other files, with which this set is valid.
     let files = vec![file(&SEARCH.replace("search", "plan"))];
     let digest = chain::set_digest(&files);
@@ -255,7 +174,7 @@ async fn a_live_version_that_cannot_be_used_here_is_rolled_back() {
     assert!(server.control.wait_applied(committed.revision, wait).await);
     let parts = &server.control.parts;
     parts.save(&parts.live.load());
-    let server = server.restart(|_| ()).await;
+    let server = server.restart_alone(|_| ()).await;
     let live = server.control.parts.live.load_full();
     assert_eq!((live.version, live.head_set), (1, digest));
     let options = PublishOptions::default();
@@ -267,14 +186,14 @@ async fn a_live_version_that_cannot_be_used_here_is_rolled_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn with_edits_from_git_a_version_that_was_not_pushed_needs_an_admin() {
-    let server = Fixture::start("git").await;
+    let server = Instance::start_alone().await;
     let folder = server.folder.clone();
     drop(server);
     let options = ControlOptions {
         git_only: true,
         ..ControlOptions::default()
     };
-    let server = Fixture::open(folder, options).await;
+    let server = Instance::open_alone(folder, options).await;
     let push = PublishOptions {
         source: "push 4f1c2e".to_owned(),
         ..PublishOptions::default()
@@ -309,7 +228,7 @@ async fn with_edits_from_git_a_version_that_was_not_pushed_needs_an_admin() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn edits_of_two_rules_at_once_are_both_kept() {
-    let server = Fixture::start("edits").await;
+    let server = Instance::start_alone().await;
     // Each meets the edits of the other at another moment. The condition is on the rule: what happens to the other is no reason to refuse.
     let edit = async |id: &str| {
         let mut last = None;
@@ -336,10 +255,10 @@ async fn edits_of_two_rules_at_once_are_both_kept() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_epoch_without_a_version_has_no_managed_rules() {
-    let server = Fixture::start("adopted").await;
-    server.publish(SEARCH).await.unwrap();
+    let server = Instance::start_alone().await;
+    server.publish_set(SEARCH).await.unwrap();
     let server = server
-        .restart(|data| std::fs::remove_file(data.join("control.db")).unwrap())
+        .restart_alone(|data| std::fs::remove_file(data.join("control.db")).unwrap())
         .await;
     assert_eq!(server.limit_of("search").await, Some(7));
     let head = server.control.adopt(author()).await.unwrap();
@@ -357,7 +276,7 @@ async fn an_epoch_without_a_version_has_no_managed_rules() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_rule_is_added_changed_and_deleted_and_rows_that_no_longer_fit_are_named() {
-    let server = Fixture::start("rules").await;
+    let server = Instance::start_alone().await;
     let options = PublishOptions::default();
     let put = async |yaml: &str| {
         let put = server.control.put_rule("default", "exports", yaml, &options, author());
@@ -376,25 +295,10 @@ async fn one_rule_is_added_changed_and_deleted_and_rows_that_no_longer_fit_are_n
         .put_rule("default", "plan", "id: plan\nlimit: 1/s", &options, author());
     assert_eq!(error.await.unwrap_err().code(), "file-layer");
 
-    let row = RowWrite {
-        domain: "default".to_owned(),
-        rule: "exports".to_owned(),
-        subject: [("merchant".to_owned(), "m_42".to_owned())].into(),
-        terms: Some("9/min burst 3".to_owned()),
-        note: String::new(),
-        expires_at: 0,
-    };
-    let written = server
-        .control
-        .write_row(row, &WriteOptions::default(), author())
+    server
+        .write_row(row("exports", "m_42", Some("9/min burst 3")))
         .await
         .unwrap();
-    assert!(
-        server
-            .control
-            .wait_applied(written.revision, Duration::from_secs(5))
-            .await
-    );
     let fixed = "id: exports\nper: merchant\nlimit: 6/min\nalgorithm: fixed_window";
     let error = put(fixed).await.unwrap_err();
     assert_eq!(error.code(), "rows-invalid", "{error}");
@@ -419,26 +323,12 @@ async fn one_rule_is_added_changed_and_deleted_and_rows_that_no_longer_fit_are_n
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_is_deleted_when_it_expires() {
-    let server = Fixture::start("expiry").await;
+    let server = Instance::start_alone().await;
     let row = RowWrite {
-        domain: "default".to_owned(),
-        rule: "plan".to_owned(),
-        subject: [("merchant".to_owned(), "m_42".to_owned())].into(),
-        terms: Some("50/min".to_owned()),
-        note: String::new(),
         expires_at: now_ms() + 300,
+        ..row("plan", "m_42", Some("50/min"))
     };
-    let written = server
-        .control
-        .write_row(row, &WriteOptions::default(), author())
-        .await
-        .unwrap();
-    assert!(
-        server
-            .control
-            .wait_applied(written.revision, Duration::from_secs(5))
-            .await
-    );
+    let written = server.write_row(row).await.unwrap();
     assert_eq!(server.limit_of("plan").await, Some(50));
     assert!(
         server
