@@ -23,34 +23,19 @@ pub(in crate::control) async fn write_rows(
     check_count(rows.len())?;
     count_subjects(parts, &mut rows);
     check_rows(parts, &rows, options)?;
-    let created = rows.iter().any(|row| parts.tables.row(&row_key(row)).is_none());
-    let count = rows.len();
-    let conditions = match rows.first() {
-        Some(row) if count == 1 => condition(ItemKey::Row(row_key(row)), options),
-        _ => Vec::new(),
-    };
-    if options.dry_run {
-        let revision = rows.first().and_then(|row| parts.tables.row(&row_key(row)));
-        return check_conditions(parts, &conditions, revision.map_or(0, |row| row.revision), count);
-    }
-    let changes = rows.into_iter().map(|row| ChangeBody::Row {
-        domain: row.domain,
-        rule: row.rule,
-        subject: row.subject,
-        terms: row.terms,
-        note: row.note,
-        expires_at: row.expires_at,
+    let items = rows.into_iter().map(|row| {
+        let key = ItemKey::Row(row_key(&row));
+        let body = ChangeBody::Row {
+            domain: row.domain,
+            rule: row.rule,
+            subject: row.subject,
+            terms: row.terms,
+            note: row.note,
+            expires_at: row.expires_at,
+        };
+        (key, body)
     });
-    let request = CommitRequest {
-        author,
-        conditions,
-        changes: changes.collect(),
-        rules: Vec::new(),
-        row_check: None,
-        action: None,
-    };
-    let committed = commit(parts, request).await?;
-    Ok(finish(parts, &committed, created).await)
+    commit_items(parts, items.collect(), options, author).await
 }
 
 /// Sets and deletes subject attributes, all or none.
@@ -73,29 +58,47 @@ pub(in crate::control) async fn write_attributes(
     if !problems.is_empty() {
         return Err(ControlError::Invalid(problems));
     }
-    let is_new = |attribute: &AttributeWrite| parts.tables.attribute(&attribute_key(attribute)).is_none();
-    let created = attributes.iter().any(is_new);
-    let count = attributes.len();
-    let conditions = match attributes.first() {
-        Some(attribute) if count == 1 => condition(ItemKey::Attribute(attribute_key(attribute)), options),
+    let items = attributes.into_iter().map(|attribute| {
+        let key = ItemKey::Attribute(attribute_key(&attribute));
+        let body = ChangeBody::Attribute {
+            source: attribute.source,
+            subject: attribute.subject,
+            name: attribute.name,
+            value: attribute.value,
+        };
+        (key, body)
+    });
+    commit_items(parts, items.collect(), options, author).await
+}
+
+/// Commits changes of rows or attributes, all or none. A precondition is that of the only one.
+async fn commit_items(
+    parts: &Arc<ControlParts>,
+    items: Vec<(ItemKey, ChangeBody)>,
+    options: &WriteOptions,
+    author: Author,
+) -> ControlResult<Written> {
+    let revision = |key: &ItemKey| match key {
+        ItemKey::Row(key) => parts.tables.row(key).map(|row| row.revision),
+        ItemKey::Attribute(key) => parts.tables.attribute(key).map(|attribute| attribute.revision),
+        ItemKey::Set | ItemKey::Rule { .. } => None,
+    };
+    let created = items.iter().any(|(key, _)| revision(key).is_none());
+    let conditions = match items.as_slice() {
+        [(key, _)] => vec![ItemCondition {
+            item: key.clone(),
+            precondition: options.precondition.clone(),
+        }],
         _ => Vec::new(),
     };
     if options.dry_run {
-        let current = attributes
-            .first()
-            .and_then(|first| parts.tables.attribute(&attribute_key(first)));
-        return check_conditions(parts, &conditions, current.map_or(0, |current| current.revision), count);
+        let current = items.first().and_then(|(key, _)| revision(key));
+        return check_conditions(parts, &conditions, current.unwrap_or(0), items.len());
     }
-    let changes = attributes.into_iter().map(|attribute| ChangeBody::Attribute {
-        source: attribute.source,
-        subject: attribute.subject,
-        name: attribute.name,
-        value: attribute.value,
-    });
     let request = CommitRequest {
         author,
         conditions,
-        changes: changes.collect(),
+        changes: items.into_iter().map(|(_, body)| body).collect(),
         rules: Vec::new(),
         row_check: None,
         action: None,
@@ -302,13 +305,6 @@ fn check_count(count: usize) -> ControlResult<()> {
         ))),
         _ => Ok(()),
     }
-}
-
-fn condition(item: ItemKey, options: &WriteOptions) -> Vec<ItemCondition> {
-    vec![ItemCondition {
-        item,
-        precondition: options.precondition.clone(),
-    }]
 }
 
 fn row_key(row: &RowWrite) -> RowKey {
