@@ -66,17 +66,7 @@ impl Limiter {
         cost: Cost,
         at_most: Duration,
     ) -> Result<Decision, Decision> {
-        let mut budget = WaitBudget::new(at_most);
-        loop {
-            match budget.next_step(self.check_cost(limit, subject.as_ref(), cost)) {
-                WaitStep::Sleep(delay) => tokio::time::sleep(delay).await,
-                WaitStep::Proceed(decision, delay) => {
-                    tokio::time::sleep(delay).await;
-                    return Ok(decision);
-                }
-                WaitStep::GiveUp(decision) => return Err(decision),
-            }
-        }
+        wait(at_most, async || self.check_cost(limit, subject.as_ref(), cost)).await
     }
 }
 
@@ -94,17 +84,7 @@ impl<S: SharedStore> Limiter<S> {
         cost: Cost,
         at_most: Duration,
     ) -> Result<Decision, Decision> {
-        let mut budget = WaitBudget::new(at_most);
-        loop {
-            match budget.next_step(self.check_cost(limit, subject.as_ref(), cost).await) {
-                WaitStep::Sleep(delay) => tokio::time::sleep(delay).await,
-                WaitStep::Proceed(decision, delay) => {
-                    tokio::time::sleep(delay).await;
-                    return Ok(decision);
-                }
-                WaitStep::GiveUp(decision) => return Err(decision),
-            }
-        }
+        wait(at_most, async || self.check_cost(limit, subject.as_ref(), cost).await).await
     }
 
     /// Waits as [`Limiter::ready`] does, and blocks this thread. The runtime that the store was opened on must be running
@@ -124,6 +104,22 @@ impl<S: SharedStore> Limiter<S> {
     ) -> Result<Decision, Decision> {
         let runtime = self.store().runtime();
         runtime.block_on(self.ready(limit, subject, cost, at_most))
+    }
+}
+
+/// Checks again and again until it is allowed, or would wait too long.
+#[cfg(feature = "tokio")]
+async fn wait(at_most: Duration, check: impl AsyncFn() -> Decision) -> Result<Decision, Decision> {
+    let mut budget = WaitBudget::new(at_most);
+    loop {
+        match budget.next_step(check().await) {
+            WaitStep::Sleep(delay) => tokio::time::sleep(delay).await,
+            WaitStep::Proceed(decision, delay) => {
+                tokio::time::sleep(delay).await;
+                return Ok(decision);
+            }
+            WaitStep::GiveUp(decision) => return Err(decision),
+        }
     }
 }
 

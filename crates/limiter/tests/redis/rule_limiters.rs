@@ -1,4 +1,4 @@
-//! Rule books over a server: edits under live keys; and one that does not answer: whatever is asked, it takes one
+//! Rule limiters over a server: edits under live keys; and one that does not answer: whatever is asked, it takes one
 //! deadline.
 
 use crate::fixture::Fixture;
@@ -31,14 +31,16 @@ fn attempt() -> Attempt<'static> {
     }
 }
 
-/// A book over a server that has answered, and then is frozen.
+/// A store with the deadline of these tests.
+fn open(fixture: &Fixture) -> Redis {
+    let options = Redis::options(&fixture.server.url()).expect("a URL");
+    options.deadline(DEADLINE).open()
+}
+
+/// A limiter over a server that has answered, and then is frozen.
 async fn frozen() -> (Fixture, RuleLimiter<Redis>) {
     let fixture = Fixture::start(ServerKind::Redis70);
-    let store = Redis::options(&fixture.server.url())
-        .expect("a URL")
-        .deadline(DEADLINE)
-        .open();
-    let limiter = RuleLimiter::new(rule_set(RULES), Arc::new(store));
+    let limiter = RuleLimiter::new(rule_set(RULES), Arc::new(open(&fixture)));
     let from = Instant::now();
     while limiter.check(&attempt()).await.verdict.source != Source::Shared {
         assert!(
@@ -137,11 +139,7 @@ async fn remaining_of(limiter: &RuleLimiter<Redis>, attempt: &Attempt<'_>) -> Ve
 #[tokio::test]
 async fn a_window_keeps_its_counter_when_it_joins_a_list_and_when_it_leaves() {
     let fixture = Fixture::start(ServerKind::Redis70);
-    let store = Redis::options(&fixture.server.url())
-        .expect("a URL")
-        .deadline(DEADLINE)
-        .open();
-    let store = Arc::new(store);
+    let store = Arc::new(open(&fixture));
     for algorithm in [
         "token_bucket",
         "gcra",
@@ -168,11 +166,7 @@ async fn a_window_keeps_its_counter_when_it_joins_a_list_and_when_it_leaves() {
 #[tokio::test]
 async fn a_quota_of_a_year_ends_when_the_year_does() {
     let fixture = Fixture::start(ServerKind::Redis70);
-    let store = Redis::options(&fixture.server.url())
-        .expect("a URL")
-        .deadline(DEADLINE)
-        .open();
-    let store = Arc::new(store);
+    let store = Arc::new(open(&fixture));
     let rules = |limit: &str| format!("rules:\n- {{ id: a, algorithm: fixed_window, {limit} }}\n");
     let first = rules("limit: [100/month, 1000/year], calendar: Asia/Tokyo");
     assert_eq!(remaining_after(&store, &first, 30).await, [70, 970]);
