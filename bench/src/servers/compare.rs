@@ -139,7 +139,7 @@ impl Comparison<'_> {
         let after = |address| command(&self.after, address);
         let [before, after] = match connections {
             1 => alternation.run([&before, &after])?,
-            _ => alternation.run_together([&before, &after])?,
+            _ => alternation.run_both([&before, &after])?,
         };
         let p50 = |measured: &Measurement| measured.p50_us;
         let [cpu_ratio, p50_ratio] = [Measurement::per_cpu_second, p50].map(|figure| after.ratio(&before, figure));
@@ -168,7 +168,7 @@ pub(super) struct Alternation<'a, R> {
 impl<R: Requests> Alternation<'_, R> {
     /// Measures the servers of these commands at the same time, started anew for every round. Every second round starts the
     /// second first.
-    pub(super) fn run_together(&self, commands: [&dyn Fn(SocketAddr) -> Command; 2]) -> Result<[Rounds; 2], String> {
+    pub(super) fn run_both(&self, commands: [&dyn Fn(SocketAddr) -> Command; 2]) -> Result<[Rounds; 2], String> {
         let mut measured = [Rounds::default(), Rounds::default()];
         for round in 1..=self.rounds {
             eprintln!("{}, round {round} of {}", self.name, self.rounds);

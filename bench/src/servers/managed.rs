@@ -139,7 +139,7 @@ impl<'a> Pair<'a> {
         };
         let without = |address| self.command("file.yaml", front_end, address, "disabled");
         let with = |address| self.command("managed.yaml", front_end, address, "127.0.0.1:0");
-        let [without, with] = alternation.run_together([&without, &with])?;
+        let [without, with] = alternation.run_both([&without, &with])?;
         let errors = without.errors() + with.errors();
         if errors > 0 {
             return Err(format!("{load}: {errors} checks failed"));
