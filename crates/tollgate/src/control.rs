@@ -18,8 +18,6 @@ pub mod plan;
 mod start;
 mod state;
 mod tables;
-#[cfg(test)]
-mod testing;
 mod write;
 
 pub use error::{ControlError, InstanceProblems, SetProblem};

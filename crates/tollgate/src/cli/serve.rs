@@ -252,7 +252,7 @@ async fn serve_from(
     Ok(())
 }
 
-/// Records that managed rules are expected and none are in use. Before anything is served, so that whoever asks is told why.
+/// Records that managed rules are expected and none are in use. Before anything is served, so that `/readyz` always has the reason.
 fn mark_waiting(control: &Control, gate: &Gate) -> bool {
     let is_waiting = control.is_waiting();
     if is_waiting {

@@ -1,5 +1,8 @@
 //! The start of a control plane: the last good state from disk, then the database, within a deadline.
 
+#[cfg(test)]
+pub(in crate::control) mod testing;
+
 use super::database::Database;
 use super::disk::Disk;
 use super::feed::Signer;

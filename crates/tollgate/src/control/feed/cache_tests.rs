@@ -10,7 +10,7 @@ use super::snapshot::{RowSnapshot, SNAPSHOTS, SnapshotList};
 use crate::control::chain::{change_text, next_chain_of_text};
 use crate::control::database::now_ms;
 use crate::control::model::{ChangeBody, DatabaseHead, Digest, OverrideRow};
-use crate::control::testing::{FILE_LAYER, Instance, SECRET, author, cache, new_folder, row};
+use crate::control::start::testing::{FILE_LAYER, Instance, SECRET, author, cache, new_folder, row};
 use crate::control::{
     ControlOptions, ControlResult, ControlSecret, ControlStatus, DatabaseChoice, InstanceStatus, PublishOptions,
     RowWrite, RulesOrigin, WriteOptions, Written,

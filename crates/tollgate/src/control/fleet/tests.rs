@@ -4,7 +4,7 @@ use super::link::{STATUS_BYTES_MAX, requests};
 use super::*;
 use crate::control::feed::Signer;
 use crate::control::plan::FORMAT;
-use crate::control::testing::{FILE_LAYER, Instance, SECRET, author, cache, new_folder, row};
+use crate::control::start::testing::{FILE_LAYER, Instance, SECRET, author, cache, new_folder, row};
 use crate::control::{
     ControlError, ControlOptions, ControlResult, ControlSecret, DatabaseChoice, PublishOptions, PublishSet, Published,
     WriteOptions,

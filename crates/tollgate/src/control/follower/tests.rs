@@ -3,7 +3,7 @@
 use super::*;
 use crate::control::database::{CommitRequest, NewVersion};
 use crate::control::model::{ChangeBody, Precondition, VersionState};
-use crate::control::testing::{FILE_LAYER, Instance, author, file, new_folder, row};
+use crate::control::start::testing::{FILE_LAYER, Instance, author, file, new_folder, row};
 use crate::control::{
     ControlError, ControlOptions, ControlResult, DatabaseChoice, PublishOptions, PublishSet, Published, RowWrite,
     Written,

@@ -1,11 +1,11 @@
 //! A control plane for unit tests: one instance in a folder of its own, and the writes that the tests share.
 
-use super::model::{Author, Grammar, SetFile};
-use super::{
+use crate::config::{DataDir, Sources};
+use crate::control::model::{Author, Grammar, SetFile};
+use crate::control::{
     Control, ControlOptions, ControlResult, DatabaseChoice, PublishOptions, PublishSet, Published, RowWrite,
     WriteOptions, Written,
 };
-use crate::config::{DataDir, Sources};
 use crate::rule_source::ConfigLoader;
 use crate::server::gate::Gate;
 use std::path::{Path, PathBuf};
