@@ -113,7 +113,6 @@ fn measure_cost(context: &Context, report: &mut Report) -> Result<(), String> {
     let options = managed::CostOptions {
         rounds: context.rounds.unwrap_or_else(|| context.pick(9, 1)),
         seconds: context.pick(2, 1),
-        rows: managed::ROWS,
     };
     for cost in managed::measure(&context.tollgate, &options)? {
         let figure = format!(

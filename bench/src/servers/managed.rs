@@ -1,5 +1,5 @@
-//! CP11: Tollgate with and without its control plane: the same rules from a file, and from a database with override rows and
-//! everything that keeps them live in the background.
+//! CP11: Tollgate with and without its control plane: the same rules from a file, and from a database with everything that
+//! keeps them live in the background; and once more with override rows of the rule that the load meets.
 //!
 //! Both run on the first core at the same time, under the same load, so that whatever the machine does meets both alike; the
 //! load, Redis and PostgreSQL have the second core. The result is the median of the ratios of each round.
@@ -17,7 +17,6 @@ use std::process::Command;
 pub(crate) struct CostOptions {
     pub(crate) rounds: u64,
     pub(crate) seconds: u64,
-    pub(crate) rows: u64,
 }
 
 /// The checks per CPU-second of one load.
@@ -32,7 +31,7 @@ pub(crate) struct Cost {
 pub(crate) const GOAL: f64 = 0.98;
 
 /// Override rows of the rule that the load meets.
-pub(crate) const ROWS: u64 = 1_000;
+const ROWS: u64 = 1_000;
 
 impl Cost {
     pub(crate) fn is_met(&self) -> bool {
@@ -57,7 +56,7 @@ pub(crate) fn measure(tollgate: &Path, options: &CostOptions) -> Result<Vec<Cost
         store: None,
         database: &postgres.create_database(),
     };
-    let pair = Pair::prepare(tollgate, "memory", &settings, options)?;
+    let pair = Pair::prepare(tollgate, "memory", &settings, 0, options)?;
     let check = http::check();
     let name = |load: &str| format!("{load}: memory store, rules in PostgreSQL");
     costs.push(pair.measure(name("HTTP"), FrontEnd::Http, &check, 50)?);
@@ -66,6 +65,14 @@ pub(crate) fn measure(tollgate: &Path, options: &CostOptions) -> Result<Vec<Cost
     let commands = resp::throttle(PIPELINE);
     let load = format!("Redis protocol, pipeline {PIPELINE}");
     costs.push(pair.measure(name(&load), FrontEnd::Resp, &commands, 50)?);
+    drop(pair);
+    let settings = InstanceSettings {
+        store: None,
+        database: &postgres.create_database(),
+    };
+    let pair = Pair::prepare(tollgate, "rows", &settings, ROWS, options)?;
+    let load = format!("{}, and {ROWS} override rows", name("HTTP"));
+    costs.push(pair.measure(load, FrontEnd::Http, &check, 50)?);
     drop((pair, postgres));
     let (redis, address) = start_redis()?;
     let url = format!("redis://{address}/");
@@ -73,7 +80,7 @@ pub(crate) fn measure(tollgate: &Path, options: &CostOptions) -> Result<Vec<Cost
         store: Some(&url),
         database: "data_dir",
     };
-    let pair = Pair::prepare(tollgate, "redis", &settings, options)?;
+    let pair = Pair::prepare(tollgate, "redis", &settings, 0, options)?;
     let load = "HTTP over Redis, 64 callers: rules in SQLite".to_owned();
     costs.push(pair.measure(load, FrontEnd::Http, &check, 64)?);
     drop((pair, redis));
@@ -86,6 +93,7 @@ impl<'a> Pair<'a> {
         tollgate: &'a Path,
         name: &str,
         settings: &InstanceSettings<'_>,
+        rows: u64,
         options: &'a CostOptions,
     ) -> Result<Self, String> {
         let folder = std::env::temp_dir().join(format!("tollgate-bench-cost-{}-{name}", std::process::id()));
@@ -115,7 +123,7 @@ impl<'a> Pair<'a> {
                 attribute: "key",
                 // Another limit than that of the rule, so that each is applied.
                 terms: "200/min burst 200",
-                count: options.rows,
+                count: rows,
             },
         )?;
         instance.stop_and_keep()?;
