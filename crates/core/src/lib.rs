@@ -8,12 +8,14 @@
 //! - [`propose`] decides all limits of a request at one instant.
 //! - [`failure_policy`](failure_policy()) decides what to do when the store cannot.
 //! - [`Counter`] is the identity of a count: equal counters share one.
+//! - [`protect`] has the controllers against overload and herds.
 //! - [`rules`] turns rule files and attempts into charges, and outcomes into verdicts.
 
 pub mod algorithm;
 mod decision;
 mod limit;
 pub mod lua;
+pub mod protect;
 pub mod rules;
 mod settle;
 mod state;
