@@ -6,17 +6,20 @@
 //! - [`LoadShedder`]: the slow loop: drops the least important requests while the service is overloaded.
 //! - [`SlotQueue`]: the fast loop: bounds requests in flight, with waiting by priority class.
 //! - [`AdaptiveLimit`]: moves the number of slots with the latency of responses.
+//! - [`HoldTimes`]: the capacity of the service, from the time a slot is held.
 //! - [`RetrySpread`]: gives each denied caller of a shared limit its own time to return.
 
 pub mod adaptive_limit;
 mod arrivals;
 mod baseline;
+pub mod hold_times;
 pub mod retry_spread;
 pub mod shedder;
 pub mod slot_queue;
 
 pub use adaptive_limit::{AdaptiveAlgorithm, AdaptiveConfig, AdaptiveLimit, ResponseOutcome, ResponseSample};
-pub use retry_spread::{RetryDenial, RetrySpread, return_interval};
+pub use hold_times::HoldTimes;
+pub use retry_spread::{RetryDenial, RetrySpread, retry_after_s, return_interval};
 pub use shedder::{LoadShedder, LoadSignals, ShedSelection, ShedderConfig, ShedderConfigError, signal_ppm, work_ppm};
 pub use slot_queue::{
     QueueEntry, QueuePosition, SlotDecision, SlotGrant, SlotQueue, SlotQueueConfig, SlotUsage, WaiterId,

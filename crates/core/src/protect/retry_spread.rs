@@ -72,6 +72,15 @@ pub fn return_interval(
     Micros::new(milli.div_ceil(1_000))
 }
 
+/// The value of `Retry-After` in seconds: `ceil((wait + extra) × (1 + draw/2^32 × jitter))`, at least 1. Zero would invite
+/// a busy loop.
+pub fn retry_after_s(wait: Micros, extra: Micros, jitter_ppm: u32, draw: u32) -> u64 {
+    const WHOLE: u128 = 1_000_000 << 32;
+    let factor = WHOLE + u128::from(jitter_ppm) * u128::from(draw);
+    let stretched = (u128::from(plus(wait, extra).get()) * factor).div_ceil(WHOLE * 1_000_000);
+    u64::try_from(stretched).unwrap_or(u64::MAX).max(1)
+}
+
 impl Default for RetrySpread {
     fn default() -> Self {
         Self {
