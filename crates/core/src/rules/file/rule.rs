@@ -12,7 +12,7 @@ use crate::yaml::{Fields, MapKey, Node, NodeKind, excerpt};
 use std::sync::Arc;
 
 /// The keys of a rule.
-pub(in crate::rules) const RULE_KEYS: [&str; 17] = [
+pub(in crate::rules) const RULE_KEYS: [&str; 18] = [
     "id",
     "domain",
     "when",
@@ -30,6 +30,7 @@ pub(in crate::rules) const RULE_KEYS: [&str; 17] = [
     "on_store_failure",
     "experiment",
     "ipv6_prefix",
+    "spread",
 ];
 /// The keys of an experiment.
 pub(in crate::rules) const EXPERIMENT_KEYS: [&str; 9] = [
@@ -92,6 +93,7 @@ impl RulesParser {
         let on_store_failure = fields
             .find("on_store_failure")
             .map(|node| parse_on_store_failure(node, &mut self.problems));
+        let spread = fields.find("spread").and_then(|node| node.flag(&mut self.problems));
         let limit_fields = fields
             .require("a rule", "limit", "limit: 100/min", &mut self.problems)
             .map(|limit| LimitFields {
@@ -164,6 +166,7 @@ impl RulesParser {
                     algorithm: method,
                     ipv6_prefix,
                 }),
+                spread,
             });
         }
     }

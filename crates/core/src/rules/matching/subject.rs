@@ -4,6 +4,7 @@ use crate::rules::attempt::Attempt;
 use crate::rules::matching::parse_address;
 use crate::rules::model::{Dimension, Rule, Variant};
 use smallvec::SmallVec;
+use std::hash::{Hash, Hasher};
 use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -46,6 +47,13 @@ impl Rule {
         }
         let counts = (!are_single).then(|| self.value_counts(attempt));
         Some(Subject { values, counts })
+    }
+
+    /// Hashes the subject of an attempt. Equal subjects of a rule share their counters.
+    pub fn hash_subject(&self, attempt: &Attempt<'_>, hasher: &mut impl Hasher) {
+        for part in self.subject(attempt).iter().flat_map(Subject::parts) {
+            part.hash(hasher);
+        }
     }
 
     #[cold]

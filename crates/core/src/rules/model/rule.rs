@@ -47,6 +47,8 @@ pub struct Rule {
     pub(crate) descriptor: Option<Box<Descriptor>>,
     /// The grammar of its limits, for rows. None for a descriptor, which has none.
     pub(in crate::rules) limit_grammar: Option<LimitGrammar>,
+    /// True if denied callers return one after the other. None: as the settings say for rules without `per`.
+    pub(crate) spread: Option<bool>,
 }
 
 /// The options that the limits of a rule are parsed with.
@@ -519,6 +521,17 @@ impl Rule {
     /// Its experiment, if any.
     pub fn experiment(&self) -> Option<&Experiment> {
         self.experiment.as_deref()
+    }
+
+    /// True if the return times of its denied callers are spread; `by_default` is the setting for rules without `per`,
+    /// whose counter all callers share.
+    pub fn spreads_retries(&self, by_default: bool) -> bool {
+        self.spread.unwrap_or(by_default && self.per.is_empty())
+    }
+
+    /// Its `spread` as written, if it is.
+    pub const fn spread(&self) -> Option<bool> {
+        self.spread
     }
 
     /// The attempts its limits count.

@@ -99,6 +99,11 @@ impl Overrides {
 }
 
 impl Rule {
+    /// The cost that an attempt is charged by this rule.
+    pub fn charged_cost(&self, attempt: &Attempt<'_>) -> Cost {
+        self.cost(attempt).0
+    }
+
     /// Returns the cost of an attempt, and whether its cost attribute was valid.
     #[inline]
     pub(crate) fn cost(&self, attempt: &Attempt<'_>) -> (Cost, CostValidity) {

@@ -147,6 +147,7 @@ impl Compiler<'_> {
             location: limit.location.clone(),
             descriptor: Some(Box::new(descriptor)),
             limit_grammar: None,
+            spread: None,
         }
     }
 

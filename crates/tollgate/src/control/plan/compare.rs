@@ -76,6 +76,13 @@ pub(super) fn differences(live: &Rule, next: &Rule) -> Vec<Difference> {
         let [before, after] = [live, next].map(|rule| failure_text(rule.on_store_failure()));
         found.push((format!("on_store_failure {before} -> {after}"), Effect::None));
     }
+    if live.spread() != next.spread() {
+        let [before, after] = [live, next].map(|rule| match rule.spread() {
+            Some(spread) => spread.to_string(),
+            None => "by default".to_owned(),
+        });
+        found.push((format!("spread {before} -> {after}"), Effect::None));
+    }
     // Only descriptors of envoyproxy/ratelimit have these.
     if live.counting() != next.counting() {
         found.push(("counting of denied requests".to_owned(), Effect::None));

@@ -177,6 +177,12 @@ fn each_difference_states_its_effect() {
             "",
         ),
         (
+            "limit: 9/s",
+            "limit: 9/s, spread: false",
+            "spread by default -> false",
+            "",
+        ),
+        (
             "algorithm: sliding_log, limit: 9/s",
             "algorithm: sliding_log, limit: 9/s, min_interval: 50ms",
             "min_interval none -> 50ms",
