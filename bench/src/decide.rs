@@ -8,6 +8,7 @@ use std::hint::black_box;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use tollgate_core::protect::{RetryDenial, RetrySpread};
 use tollgate_core::{
     Algorithm, Cell, Change, Concurrency, Cost, FixedWindow, Gcra, LeakyBucket, LeaseId, Limit, LimitError, Micros,
     Now, Rate, SlidingCounter, SlidingLog, State, Timestamp, TokenBucket,
@@ -119,7 +120,31 @@ fn cases() -> Result<Vec<Case>, LimitError> {
     for held in [100, 10_000] {
         cases.extend(concurrency_cases(held)?);
     }
+    for (callers, counters) in [(1, 1), (10_000, 1), (10_000, 1_000)] {
+        cases.push(spreading_case(callers, counters));
+    }
     Ok(cases)
+}
+
+/// The return time of a denied caller, one denial after the other.
+fn spreading_case(callers: u64, counters: u64) -> Case {
+    let mut spread = RetrySpread::default();
+    let mut count = 0_u64;
+    let hash = |number: u64| number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let what = format!("{callers} callers, {counters} counters");
+    case("retry spreading", what, Expected::Deny, move || {
+        count += 1;
+        let denial = RetryDenial {
+            counter: hash(count % counters),
+            caller: hash(count % callers),
+            wait: Micros::from_millis(1),
+            interval: Micros::from_millis(1),
+            extra_max: Micros::from_secs(60),
+            draw: 1 << 31,
+        };
+        let extra = spread.extra(black_box(Micros::new(count)), black_box(&denial));
+        black_box(extra) > Micros::MAX
+    })
 }
 
 /// Reference measurements: operations with a familiar cost.

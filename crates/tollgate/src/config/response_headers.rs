@@ -22,7 +22,11 @@ impl SettingsReader<'_> {
     }
 
     pub(super) fn retry_after(&mut self, node: &Node) -> Option<RetryAfter> {
-        let fields = node.fields("`retry_after`", &["jitter", "format"], &mut self.problems)?;
+        let fields = node.fields(
+            "`retry_after`",
+            &["jitter", "format", "spread", "max"],
+            &mut self.problems,
+        )?;
         let default = RetryAfter::default();
         let jitter = fields
             .find("jitter")
@@ -30,9 +34,15 @@ impl SettingsReader<'_> {
         let format = fields
             .find("format")
             .and_then(|node| node.keyword("a format of Retry-After", &FORMATS, &mut self.problems));
+        let spread = fields.find("spread").and_then(|node| node.flag(&mut self.problems));
+        let spread_max = fields
+            .find("max")
+            .and_then(|node| node.read("a duration like 60s", quantity::parse_duration, &mut self.problems));
         Some(RetryAfter {
             jitter_ppm: jitter.map_or(default.jitter_ppm, quantity::Share::millionths),
             format: format.unwrap_or(default.format),
+            spread: spread.unwrap_or(default.spread),
+            spread_max: spread_max.unwrap_or(default.spread_max),
         })
     }
 }

@@ -3,6 +3,7 @@
 mod recent_attempts;
 
 use super::admission::{AdmissionControl, ConfiguredRules, Denial, Health};
+use super::headers::{RetryCaller, SpreadDenial};
 use super::observers::{ObservedVerdict, VerdictEvent, VerdictObserver};
 #[cfg(test)]
 use super::panic_guard::{PANIC_COST, PANIC_DOMAIN};
@@ -11,11 +12,12 @@ use super::telemetry::{MetricNames, Metrics, ObserverState, Protocol, Telemetry,
 use crate::compat::ratelimit::{CallOutcome, RatelimitCompat};
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use std::fmt;
+use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use tollgate_limiter::clock::{StartTime, Stopwatch};
 use tollgate_limiter::core::algorithm::cell::Reply;
 use tollgate_limiter::core::rules::{
-    Attempt, AttributeEdit, EditProblems, Explanation, RowEdit, RuleSet, UnknownDomain, Verdict,
+    Attempt, AttributeEdit, EditProblems, Explanation, RowEdit, RuleSet, Ruling, UnknownDomain, Verdict,
 };
 use tollgate_limiter::core::{Cell, Charge, Cost, Micros};
 use tollgate_limiter::store::StoreError;
@@ -411,6 +413,25 @@ impl RulesSnapshot<'_> {
             metrics.invalid_costs.add(combined.invalid_costs.into());
         }
         combined
+    }
+
+    /// The extra wait in the `Retry-After` of an attempt that `ruling` denies, at most `extra_max`.
+    pub(crate) fn spread_retry(
+        &self,
+        attempt: &Attempt<'_>,
+        ruling: &Ruling<'_>,
+        caller: RetryCaller,
+        extra_max: Micros,
+    ) -> Micros {
+        let denial = SpreadDenial {
+            ruling,
+            caller,
+            instances: NonZeroU64::new(self.gate.store.instances().into()).unwrap_or(NonZeroU64::MIN),
+            extra_max,
+        };
+        let queues = &self.gate.telemetry.metrics().retry_queues;
+        let (.., state) = &*self.active_rules.observer_state;
+        queues.extra(state, self.limiter().rules(), attempt, &denial)
     }
 
     #[inline]

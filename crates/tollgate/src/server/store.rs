@@ -57,6 +57,14 @@ impl AnyStore {
         }
     }
 
+    /// The number of instances that share the limits.
+    pub fn instances(&self) -> u32 {
+        match self {
+            Self::Memory(_) => 1,
+            Self::Redis(store) => store.instances().count(),
+        }
+    }
+
     /// Removes this instance from those that share the limits, because it is about to end.
     pub async fn deregister(&self) {
         match self {

@@ -18,6 +18,7 @@ pub(crate) use decisions::rule_index;
 
 use self::faults::Faults;
 use self::store::StoreMetrics;
+use super::headers::{RetryQueues, RuleQueues};
 use super::store::AnyStore;
 use crate::compat::ratelimit::{RatelimitCollector, RatelimitCounts, RatelimitStats};
 use decisions::{Decisions, RuleCounts};
@@ -56,6 +57,8 @@ pub struct Metrics {
     pub(super) decisions: Decisions,
     /// Rules that never match, and attempts without a rule.
     pub(super) matches: RuleMatches,
+    /// Return times of denied callers.
+    pub(super) retry_queues: RetryQueues,
     /// Statistics of `ratelimit`.
     pub ratelimit: RatelimitStats,
     /// Calls that were rejected or panicked.
@@ -83,7 +86,7 @@ pub struct Metrics {
 }
 
 /// The counters that observers keep for one rule set.
-pub(super) type ObserverState = (RuleCounts, RatelimitCounts, Arc<ActiveMatches>);
+pub(super) type ObserverState = (RuleCounts, RatelimitCounts, Arc<ActiveMatches>, RuleQueues);
 
 /// Counts one connection as open until it is dropped.
 #[derive(Debug)]
@@ -135,8 +138,8 @@ impl Telemetry {
 impl Metrics {
     /// The observers of every verdict. A new one is one more element.
     #[inline]
-    pub(super) fn observers(&self) -> (&Decisions, &RatelimitStats, &RuleMatches) {
-        (&self.decisions, &self.ratelimit, &self.matches)
+    pub(super) fn observers(&self) -> (&Decisions, &RatelimitStats, &RuleMatches, &RetryQueues) {
+        (&self.decisions, &self.ratelimit, &self.matches, &self.retry_queues)
     }
 
     /// Counts a connection until the returned guard is dropped.
@@ -181,6 +184,7 @@ impl Collector for Metrics {
         self.ratelimit.encode(&mut encoder)?;
         self.faults.encode(&mut encoder)?;
         self.matches.encode(&mut encoder)?;
+        self.retry_queues.encode(&mut encoder)?;
         self.control.encode(&mut encoder)?;
         let seconds = encoder.encode_descriptor(
             "tollgate_decision",

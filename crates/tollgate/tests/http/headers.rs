@@ -217,7 +217,11 @@ fn by_default_a_denial_is_what_the_documentation_shows() {
 /// `Retry-After` of a denial that has 17 s to wait, in a form and with a jitter.
 fn retry_after(format: RetryAfterFormat, jitter_ppm: u32) -> Option<String> {
     let settings = HttpSettings {
-        retry_after: RetryAfter { jitter_ppm, format },
+        retry_after: RetryAfter {
+            jitter_ppm,
+            format,
+            ..RetryAfter::default()
+        },
         ..settings()
     };
     let server = HttpServer::start_with(API, settings);

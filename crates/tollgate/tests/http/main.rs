@@ -19,5 +19,6 @@ mod metrics;
 mod multiplexed;
 mod openapi;
 mod readiness;
+mod spreading;
 mod tls;
 mod tokens;

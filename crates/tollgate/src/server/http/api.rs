@@ -23,6 +23,7 @@ use super::{auth, forward};
 use crate::compat::ratelimit::debug_port;
 use crate::server::auth::tokens::Rights;
 use crate::server::gate::{Gate, Phase};
+use crate::server::headers::RetryCaller;
 use crate::server::net::idle::RequestGuard;
 use crate::server::net::memory_budget::MemoryBudget;
 use crate::server::panic_guard::{self, PANIC_TEXT, guard_now};
@@ -205,7 +206,8 @@ impl HttpService {
         let snapshot = self.gate.snapshot(Protocol::Http);
         let result = snapshot.check(&attempt).await;
         let unknown = snapshot.unknown_domain(&attempt, &result.verdict);
-        let response = CheckResponse::new(&attempt, &result, unknown.as_ref());
+        let mut response = CheckResponse::new(&attempt, &result, unknown.as_ref());
+        response.spread(self.settings.retry_after, &snapshot, &attempt, RetryCaller::Attributes);
         Ok(response::check_response(&self.settings, &response))
     }
 

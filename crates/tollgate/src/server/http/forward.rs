@@ -106,6 +106,14 @@ impl Forward {
         ]
     }
 
+    /// The address of the client of a request, where `peer` is the gateway.
+    pub fn client_address(&self, head: &Parts, peer: IpAddr) -> IpAddr {
+        let lines = head
+            .headers
+            .get_all(OriginalRequest::new(self.gateway, head, "").client_header());
+        client_address(peer, lines.iter().map(|value| value.as_bytes()), &self.trusted_proxies)
+    }
+
     /// Extracts the attributes of the original request from `head`. `rest` is the path behind the domain, `peer` the address
     /// of the gateway. A field that the gateway does not send is absent.
     ///
@@ -125,8 +133,7 @@ impl Forward {
                 RequestField::Method => original.method()?,
                 RequestField::Host => original.host()?,
                 RequestField::ClientIp => {
-                    let lines = head.headers.get_all(original.client_header()).iter();
-                    let address = client_address(peer, lines.map(|value| value.as_bytes()), &self.trusted_proxies);
+                    let address = self.client_address(head, peer);
                     Some(Cow::Owned(address.to_string().into_bytes()))
                 }
                 RequestField::Header(field) => {

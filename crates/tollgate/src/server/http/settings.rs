@@ -6,6 +6,7 @@ use crate::server::headers::Dialects;
 use crate::server::net::tls::Tls;
 use std::sync::Arc;
 use std::time::Duration;
+use tollgate_limiter::core::Micros;
 
 /// The settings of the HTTP front end.
 #[derive(Clone, Debug)]
@@ -35,6 +36,10 @@ pub struct RetryAfter {
     pub jitter_ppm: u32,
     /// Seconds, a date, or no header.
     pub format: RetryAfterFormat,
+    /// True if denied callers of a limit without `per` return one after the other, rather than all at once.
+    pub spread: bool,
+    /// The longest extra wait that spreading causes.
+    pub spread_max: Micros,
 }
 
 /// The forms of `Retry-After`.
@@ -94,6 +99,8 @@ impl Default for RetryAfter {
         Self {
             jitter_ppm: 100_000,
             format: RetryAfterFormat::Seconds,
+            spread: true,
+            spread_max: Micros::from_secs(60),
         }
     }
 }

@@ -5,6 +5,7 @@ use super::request::CheckRequest;
 use super::response::CheckResponse;
 use super::{EndpointResult, HttpService, PLAIN_TEXT, explain, request, response, rls};
 use crate::server::auth::tokens::Rights;
+use crate::server::headers::RetryCaller;
 use crate::server::http::auth;
 use crate::server::http::forward::{ForwardPath, UnknownDomainPolicy};
 use crate::server::http::json::ObjectWriter;
@@ -19,7 +20,7 @@ use serde_json::json;
 use std::net::IpAddr;
 use tollgate_limiter::ForgetError;
 use tollgate_limiter::core::rules::{Attempt, Ruling};
-use tollgate_limiter::core::{Cost, Limit, Timestamp};
+use tollgate_limiter::core::{Cost, Limit, Micros, Timestamp};
 use tollgate_limiter::store::StoreError;
 
 impl HttpService {
@@ -72,6 +73,7 @@ impl HttpService {
             cost: attempt.cost,
             now: Timestamp::EPOCH,
             unknown_domain: unknown.as_ref(),
+            extra: Micros::ZERO,
         };
         let mut out = Vec::with_capacity(ELEMENT_BYTES);
         response::write_body(&mut out, &response);
@@ -167,7 +169,9 @@ impl HttpService {
             cost: Cost::ONE,
         };
         let result = snapshot.check(&attempt).await;
-        let response = CheckResponse::new(&attempt, &result, None);
+        let mut response = CheckResponse::new(&attempt, &result, None);
+        let caller = RetryCaller::Address(forward.client_address(head, peer));
+        response.spread(self.settings.retry_after, &snapshot, &attempt, caller);
         Ok(response::gateway_response(
             &self.settings,
             &response,

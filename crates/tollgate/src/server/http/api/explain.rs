@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use tollgate_limiter::core::rules::{
     CostOrigin, DerivedValue, Explanation, LimitOrigin, MatchedRule, RuleMatch, RuleTrace, SkipReason, Terms,
 };
-use tollgate_limiter::core::{Cost, Timestamp};
+use tollgate_limiter::core::{Cost, Micros, Timestamp};
 
 /// The form of an explanation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +36,7 @@ pub(in crate::server) fn encode(explanation: &Explanation<'_>) -> Vec<u8> {
         cost: Cost::ZERO,
         now: Timestamp::EPOCH,
         unknown_domain: explanation.unknown_domain.as_ref(),
+        extra: Micros::ZERO,
     };
     let mut out = Vec::with_capacity(CAPACITY);
     ObjectWriter::write(&mut out, |object| {

@@ -3,10 +3,11 @@
 mod body;
 
 use super::retry_after::retry_after;
-use crate::server::headers::{self, HeaderInput, HeaderPolicy, PolicyQuota};
+use crate::server::gate::RulesSnapshot;
+use crate::server::headers::{self, HeaderInput, HeaderPolicy, PolicyQuota, RetryCaller};
 use crate::server::http::forward::DenyStatus;
 use crate::server::http::problem_details::{NO_STORE, PROBLEM_JSON};
-use crate::server::http::settings::HttpSettings;
+use crate::server::http::settings::{HttpSettings, RetryAfter};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
@@ -29,6 +30,8 @@ pub(in crate::server::http) struct CheckResponse<'a> {
     pub(in crate::server::http) now: Timestamp,
     /// The reason no rule matched, if the domain has none.
     pub(in crate::server::http) unknown_domain: Option<&'a UnknownDomain>,
+    /// The extra wait of `Retry-After`.
+    pub(in crate::server::http) extra: Micros,
 }
 
 impl<'a> CheckResponse<'a> {
@@ -44,6 +47,23 @@ impl<'a> CheckResponse<'a> {
             cost: attempt.cost,
             now: result.now.unwrap_or(Timestamp::EPOCH),
             unknown_domain,
+            extra: Micros::ZERO,
+        }
+    }
+
+    /// Spreads the return of a denied caller, if the rule that denies or the settings say so.
+    pub(in crate::server::http) fn spread(
+        &mut self,
+        settings: RetryAfter,
+        snapshot: &RulesSnapshot<'_>,
+        attempt: &Attempt<'_>,
+        caller: RetryCaller,
+    ) {
+        if !self.verdict.allowed
+            && let Some((ruling, _)) = longest_wait(self.verdict)
+            && ruling.rule.spreads_retries(settings.spread)
+        {
+            self.extra = snapshot.spread_retry(attempt, ruling, caller, settings.spread_max);
         }
     }
 }
@@ -109,7 +129,7 @@ fn with_status(settings: &HttpSettings, check: &CheckResponse<'_>, status: Statu
         fields.insert(CONTENT_TYPE, PROBLEM_JSON);
         fields.insert(CACHE_CONTROL, NO_STORE);
         if let Some(after) = longest_wait(check.verdict)
-            .and_then(|wait| retry_after(settings.retry_after, wait, check.now, fastrand::u32(..)))
+            .and_then(|(_, wait)| retry_after(settings.retry_after, wait, check.extra, check.now, fastrand::u32(..)))
             && let Ok(value) = HeaderValue::try_from(after)
         {
             fields.insert(RETRY_AFTER, value);
@@ -158,15 +178,15 @@ fn quota(ruling: &Ruling<'_>) -> PolicyQuota {
     PolicyQuota::from_limit(ruling.window.map(|window| window.limit()))
 }
 
-/// The longest wait of the violated limits. A limit without a known wait, such as concurrency, does not shorten that of
+/// The violated limit with the longest wait. A limit without a known wait, such as concurrency, does not shorten that of
 /// another; a limit that can never allow the cost has none.
-fn longest_wait(verdict: &Verdict<'_>) -> Option<Retry> {
+fn longest_wait<'a>(verdict: &'a Verdict<'_>) -> Option<(&'a Ruling<'a>, Retry)> {
     let violated = verdict
         .rulings
         .iter()
         .filter(|ruling| ruling.mode == Mode::Enforce && !ruling.is_allow());
-    let waits = violated.filter_map(wait);
-    let order = |retry: &Retry| match retry {
+    let waits = violated.filter_map(|ruling| Some((ruling, wait(ruling)?)));
+    let order = |(_, retry): &(&Ruling<'_>, Retry)| match retry {
         Retry::Unknown => (0, Micros::ZERO),
         Retry::After(wait) => (1, *wait),
         Retry::Never => (2, Micros::ZERO),

@@ -3,18 +3,26 @@
 use crate::server::headers::seconds_ceil;
 use crate::server::http::settings::{RetryAfter, RetryAfterFormat};
 use std::time::{Duration, UNIX_EPOCH};
+use tollgate_limiter::core::protect::retry_after_s;
 use tollgate_limiter::core::{Micros, Retry, Timestamp};
 
 /// The value of `Retry-After` for a denied attempt; none if it can never pass, or the header is disabled.
 ///
-/// The wait is extended by a random part of the jitter, `fraction` of 2^32, and never shortened. It is at least one second:
-/// zero would invite a busy loop.
-pub(crate) fn retry_after(settings: RetryAfter, retry: Retry, now: Timestamp, fraction: u32) -> Option<String> {
-    let wait_s = match retry {
-        Retry::After(wait) => jittered_s(wait, settings.jitter_ppm, fraction),
-        Retry::Unknown => 1,
+/// The wait is the exact one and `extra`, which spreads the callers of a shared limit. It is extended by a random part of
+/// the jitter, `fraction` of 2^32, and never shortened. It is at least one second: zero would invite a busy loop.
+pub(crate) fn retry_after(
+    settings: RetryAfter,
+    retry: Retry,
+    extra: Micros,
+    now: Timestamp,
+    fraction: u32,
+) -> Option<String> {
+    let wait = match retry {
+        Retry::After(wait) => wait,
+        Retry::Unknown => Micros::ZERO,
         Retry::Never => return None,
     };
+    let wait_s = retry_after_s(wait, extra, settings.jitter_ppm, fraction);
     match settings.format {
         RetryAfterFormat::None => None,
         RetryAfterFormat::Seconds => Some(wait_s.to_string()),
@@ -28,14 +36,6 @@ pub(crate) fn retry_after(settings: RetryAfter, retry: Retry, now: Timestamp, fr
     }
 }
 
-/// `ceil(wait x (1 + fraction/2^32 x jitter))` in seconds, at least 1.
-fn jittered_s(wait: Micros, jitter_ppm: u32, fraction: u32) -> u64 {
-    const WHOLE: u128 = 1_000_000 << 32;
-    let factor = WHOLE + u128::from(jitter_ppm) * u128::from(fraction);
-    let stretched = (u128::from(wait.get()) * factor).div_ceil(WHOLE * 1_000_000);
-    u64::try_from(stretched).unwrap_or(u64::MAX).max(1)
-}
-
 /// The last second of the year 9999: later dates have no form.
 const DATE_S_MAX: u64 = 253_402_300_799;
 
@@ -47,8 +47,50 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_micros(1_794_782_045_000_000);
 
     fn check(format: RetryAfterFormat, jitter_ppm: u32, retry: Retry, draw: u32, expected: Option<&str>) {
-        let settings = RetryAfter { jitter_ppm, format };
-        assert_eq!(retry_after(settings, retry, NOW, draw).as_deref(), expected);
+        check_spread(format, jitter_ppm, retry, Micros::ZERO, draw, expected);
+    }
+
+    fn check_spread(
+        format: RetryAfterFormat,
+        jitter_ppm: u32,
+        retry: Retry,
+        extra: Micros,
+        draw: u32,
+        expected: Option<&str>,
+    ) {
+        let settings = RetryAfter {
+            jitter_ppm,
+            format,
+            ..RetryAfter::default()
+        };
+        assert_eq!(retry_after(settings, retry, extra, NOW, draw).as_deref(), expected);
+    }
+
+    #[test]
+    fn an_extra_wait_is_added_before_jitter_and_rounding() {
+        use RetryAfterFormat::{Date, Seconds};
+        let after = |us| Retry::After(Micros::new(us));
+        let extra = |us| Micros::new(us);
+        check_spread(Seconds, 0, after(400_000), extra(600_000), u32::MAX, Some("1"));
+        check_spread(Seconds, 0, after(400_000), extra(600_001), u32::MAX, Some("2"));
+        check_spread(
+            Seconds,
+            100_000,
+            after(10_000_000),
+            extra(10_000_000),
+            u32::MAX,
+            Some("22"),
+        );
+        check_spread(Seconds, 0, Retry::Unknown, extra(7_000_000), 0, Some("7"));
+        check_spread(Seconds, 0, Retry::Never, extra(7_000_000), 0, None);
+        check_spread(
+            Date,
+            0,
+            after(7_000_000),
+            extra(10_000_000),
+            0,
+            Some("Sun, 15 Nov 2026 22:34:22 GMT"),
+        );
     }
 
     #[test]
@@ -74,7 +116,7 @@ mod tests {
         fn is_never_before_the_wait_is_over_and_never_beyond_the_jitter(
             wait in 0..=Micros::MAX.get(), jitter_ppm in 0..=1_000_000_u32, draw: u32,
         ) {
-            let stretched_us = u128::from(jittered_s(Micros::new(wait), jitter_ppm, draw)) * 1_000_000;
+            let stretched_us = u128::from(retry_after_s(Micros::new(wait), Micros::ZERO, jitter_ppm, draw)) * 1_000_000;
             let most_us = u128::from(wait) + u128::from(wait) * u128::from(jitter_ppm) / 1_000_000;
             prop_assert!(stretched_us >= u128::from(wait));
             prop_assert!(stretched_us <= most_us + 1_000_000);
@@ -82,8 +124,9 @@ mod tests {
 
         #[test]
         fn any_moment_can_be_written_as_a_date(now in 0..=Timestamp::MAX.as_micros(), wait in 0..=Micros::MAX.get()) {
-            let settings = RetryAfter { jitter_ppm: 0, format: RetryAfterFormat::Date };
-            let date = retry_after(settings, Retry::After(Micros::new(wait)), Timestamp::from_micros(now), 0);
+            let settings = RetryAfter { jitter_ppm: 0, format: RetryAfterFormat::Date, ..RetryAfter::default() };
+            let (wait, now) = (Retry::After(Micros::new(wait)), Timestamp::from_micros(now));
+            let date = retry_after(settings, wait, Micros::MAX, now, 0);
             prop_assert!(date.is_some_and(|date| httpdate::parse_http_date(&date).is_ok()));
         }
     }

@@ -1,0 +1,310 @@
+//! Return times of denied callers: the virtual queues of shared limits, and what they need to know about each rule.
+//!
+//! It is with the writer of `Retry-After` and not in a store, so that denials of the near cache are covered. A denial takes a
+//! lock for about a hundred nanoseconds; an allowed attempt is only counted, and only where costs differ or slots are held.
+
+use crate::server::observers::{ObservedVerdict, VerdictEvent, VerdictObserver};
+use crate::server::telemetry::rule_index;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::net::{IpAddr, Ipv6Addr};
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use tollgate_limiter::Direction;
+use tollgate_limiter::clock::{StartTime, Stopwatch};
+use tollgate_limiter::core::protect::{RetryDenial, RetrySpread, return_interval};
+use tollgate_limiter::core::rules::{Attempt, Rule, RuleSet, Ruling};
+use tollgate_limiter::core::{Cost, Limit, Micros, Rate, Retry};
+
+/// The virtual queues of one server.
+#[derive(Debug)]
+pub(crate) struct RetryQueues {
+    spread: Mutex<RetrySpread>,
+    /// Keyed, as attributes are chosen by callers.
+    hash: RandomState,
+    stopwatch: Stopwatch,
+    started: StartTime,
+    /// Sorted, so that the metrics text has a stable order.
+    by_rule: Mutex<BTreeMap<RuleName, Arc<RuleQueue>>>,
+}
+
+/// The rules of one rule set whose retries may be spread.
+#[derive(Debug)]
+pub(crate) struct RuleQueues(Box<[Option<Arc<RuleQueue>>]>);
+
+/// The caller that a return time belongs to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RetryCaller {
+    /// Everything the attempt says: the peer is a gateway or a service.
+    Attributes,
+    /// A client address; of IPv6, its /64 network.
+    Address(IpAddr),
+}
+
+/// The id of a rule, and its domain unless that is `default`.
+type RuleName = (Box<str>, Option<Box<str>>);
+
+/// The rule as its queues need it.
+#[derive(Debug, Default)]
+struct RuleQueue {
+    /// True once an attempt of another cost than one was admitted: until then the mean is one, and nothing is counted.
+    has_costs: AtomicBool,
+    admitted: AtomicU64,
+    units: AtomicU64,
+    completions: RecentCount,
+    /// The return time of the last caller, in microseconds since the start.
+    until_us: AtomicU64,
+}
+
+/// Events of the last ten seconds.
+#[derive(Debug, Default)]
+struct RecentCount([AtomicU64; COUNT_SLOTS]);
+
+impl Default for RetryQueues {
+    fn default() -> Self {
+        let stopwatch = Stopwatch::new();
+        Self {
+            spread: Mutex::default(),
+            hash: RandomState::new(),
+            started: stopwatch.start(),
+            stopwatch,
+            by_rule: Mutex::default(),
+        }
+    }
+}
+
+impl RetryQueues {
+    /// The extra wait of a denied attempt.
+    pub(crate) fn extra(
+        &self,
+        state: &RuleQueues,
+        rules: &RuleSet,
+        attempt: &Attempt<'_>,
+        denial: &SpreadDenial<'_>,
+    ) -> Micros {
+        let ruling = denial.ruling;
+        let (Some(Some(queue)), Some(window), Some(decision)) = (
+            state.0.get(rule_index(rules, ruling.rule)),
+            ruling.window,
+            ruling.decision,
+        ) else {
+            return Micros::ZERO;
+        };
+        let limit = window.limit();
+        let wait = match (decision.retry(), limit) {
+            (Some(Retry::After(wait)), _) => wait,
+            (Some(Retry::Unknown), Limit::Concurrency(_)) => Micros::ZERO,
+            // Never, or not for a time that is known.
+            _ => return Micros::ZERO,
+        };
+        let now = self.now();
+        let cost = ruling.rule.charged_cost(attempt);
+        let variant = ruling.variant.key();
+        let mut counter = self.hash.build_hasher();
+        (ruling.rule.domain(), ruling.rule.id(), variant, window.name()).hash(&mut counter);
+        ruling.rule.hash_subject(attempt, &mut counter);
+        let retry_denial = RetryDenial {
+            counter: std::hash::Hasher::finish(&counter),
+            caller: self.caller_hash(attempt, denial.caller),
+            wait,
+            interval: queue.interval(limit, cost, denial.instances, now),
+            extra_max: denial.extra_max,
+            draw: fastrand::u32(..),
+        };
+        let mut spread = self.spread.lock().unwrap_or_else(PoisonError::into_inner);
+        let extra = spread.extra(now, &retry_denial);
+        let length = spread.queue_length(now, retry_denial.counter);
+        drop(spread);
+        let until_us = now.get().saturating_add(length.get());
+        queue.until_us.fetch_max(until_us, Ordering::Relaxed);
+        extra
+    }
+
+    fn caller_hash(&self, attempt: &Attempt<'_>, caller: RetryCaller) -> u64 {
+        match caller {
+            // The order of attributes says nothing.
+            RetryCaller::Attributes => attempt.attributes.iter().fold(0, |sum, attribute| {
+                self.hash.hash_one((attribute.name, attribute.value)).wrapping_add(sum)
+            }),
+            RetryCaller::Address(IpAddr::V6(address)) if address.to_ipv4_mapped().is_none() => {
+                let network = u128::from(address) >> 64 << 64;
+                self.hash.hash_one(Ipv6Addr::from(network))
+            }
+            RetryCaller::Address(address) => self.hash.hash_one(address.to_canonical()),
+        }
+    }
+
+    fn now(&self) -> Micros {
+        Micros::new(self.stopwatch.elapsed_ns(self.started) / 1_000)
+    }
+
+    pub(in crate::server) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut gauge = encoder.encode_descriptor(
+            "tollgate_retry_queue_seconds",
+            "Time until the last denied caller of a shared limit was asked to return, by rule.",
+            None,
+            MetricType::Gauge,
+        )?;
+        let now_us = self.now().get();
+        let by_rule = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
+        for ((rule, domain), queue) in &*by_rule {
+            let mut labels = vec![("rule", &**rule)];
+            labels.extend(domain.as_deref().map(|domain| ("domain", domain)));
+            let left_us = queue.until_us.load(Ordering::Relaxed).saturating_sub(now_us);
+            let seconds = i64::try_from(left_us.div_ceil(1_000_000)).unwrap_or(i64::MAX);
+            ConstGauge::new(seconds).encode(gauge.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}
+
+/// The denial of an attempt, for spreading.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SpreadDenial<'a> {
+    /// The ruling that the response speaks for.
+    pub(crate) ruling: &'a Ruling<'a>,
+    /// The caller.
+    pub(crate) caller: RetryCaller,
+    /// The number of instances that share the limit.
+    pub(crate) instances: NonZeroU64,
+    /// The longest extra wait.
+    pub(crate) extra_max: Micros,
+}
+
+impl VerdictObserver for RetryQueues {
+    type RuleState = RuleQueues;
+
+    /// A rule that already existed keeps its costs.
+    fn rule_state(&self, rules: &RuleSet) -> RuleQueues {
+        let mut by_rule = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next: BTreeMap<RuleName, Arc<RuleQueue>> = BTreeMap::new();
+        let mut queue = |rule: &Rule| {
+            if !rule.spreads_retries(true) {
+                return None;
+            }
+            let domain = (rule.domain() != Attempt::DOMAIN).then(|| rule.domain().into());
+            let name = (rule.id().into(), domain);
+            let existing = |name: &RuleName| by_rule.get(name).cloned().unwrap_or_default();
+            Some(Arc::clone(next.entry(name).or_insert_with_key(existing)))
+        };
+        let queues = rules.rules().iter().map(&mut queue).collect();
+        *by_rule = next;
+        RuleQueues(queues)
+    }
+
+    #[inline]
+    fn record(&self, state: &RuleQueues, event: &VerdictEvent<'_>) {
+        let (Direction::Consume, ObservedVerdict::Rules(verdict)) = (event.direction, event.verdict) else {
+            return;
+        };
+        if !event.request_allowed {
+            return;
+        }
+        for ruling in &verdict.rulings {
+            let Some(Some(queue)) = state.0.get(rule_index(event.rules, ruling.rule)) else {
+                continue;
+            };
+            queue.count(ruling.rule.charged_cost(event.attempt));
+            if ruling
+                .window
+                .is_some_and(|window| matches!(window.limit(), Limit::Concurrency(_)))
+            {
+                queue.completions.add(self.now());
+            }
+        }
+    }
+}
+
+impl RuleQueue {
+    /// Counts an admitted attempt.
+    #[inline]
+    fn count(&self, cost: Cost) {
+        if cost.get() == 0 || cost == Cost::ONE && !self.has_costs.load(Ordering::Relaxed) {
+            return;
+        }
+        self.has_costs.store(true, Ordering::Relaxed);
+        self.admitted.fetch_add(1, Ordering::Relaxed);
+        self.units.fetch_add(cost.get(), Ordering::Relaxed);
+    }
+
+    fn mean_cost_milli(&self) -> u64 {
+        let (units, admitted) = (
+            self.units.load(Ordering::Relaxed),
+            self.admitted.load(Ordering::Relaxed),
+        );
+        units.saturating_mul(1_000).checked_div(admitted).unwrap_or(1_000)
+    }
+
+    /// The distance between two callers that a limit denies.
+    fn interval(&self, limit: &Limit, cost: Cost, instances: NonZeroU64, now: Micros) -> Micros {
+        let mean_milli = self.mean_cost_milli();
+        let at_rate = |rate: Rate| {
+            let units = NonZeroU64::new(rate.units()).unwrap_or(NonZeroU64::MIN);
+            return_interval(cost.get(), mean_milli, instances, units, rate.period())
+        };
+        match limit {
+            Limit::TokenBucket(limit) => at_rate(limit.rate()),
+            Limit::Gcra(limit) => at_rate(limit.rate()),
+            Limit::LeakyBucket(limit) => at_rate(limit.rate()),
+            Limit::FixedWindow(limit) => at_rate(limit.rate()),
+            Limit::SlidingCounter(limit) => at_rate(limit.rate()),
+            Limit::SlidingLog(limit) => at_rate(limit.rate()).max(limit.min_interval()),
+            // By the slots that end here: each admitted attempt gives its slots back once.
+            Limit::Concurrency(limit) => {
+                let seen = self.completions.of_ten_seconds(now);
+                let ended = if seen < COMPLETIONS_MIN {
+                    limit.slots().saturating_mul(10)
+                } else {
+                    seen
+                };
+                let ended = NonZeroU64::new(ended).unwrap_or(NonZeroU64::MIN);
+                return_interval(cost.get(), mean_milli, NonZeroU64::MIN, ended, Micros::from_secs(10))
+            }
+            // `CL.THROTTLE` has no rules.
+            Limit::Cell(_) => Micros::ZERO,
+        }
+    }
+}
+
+impl RecentCount {
+    /// The low bits hold the count, the others the second.
+    const COUNT_BITS: u32 = 32;
+
+    fn add(&self, now: Micros) {
+        let second = now.get() / 1_000_000;
+        let index = usize::try_from(second % COUNT_SLOTS as u64).unwrap_or(0);
+        let next = |packed: u64| {
+            let is_current = packed >> Self::COUNT_BITS == second;
+            Some(if is_current {
+                packed + 1
+            } else {
+                (second << Self::COUNT_BITS) + 1
+            })
+        };
+        if let Some(slot) = self.0.get(index) {
+            // It never declines, so that it succeeds.
+            let _ = slot.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        }
+    }
+
+    fn of_ten_seconds(&self, now: Micros) -> u64 {
+        let second = now.get() / 1_000_000;
+        let recent = second.saturating_sub(9)..=second;
+        let packed = self.0.iter().map(|slot| slot.load(Ordering::Relaxed));
+        let live = packed.filter(|packed| recent.contains(&(packed >> Self::COUNT_BITS)));
+        live.map(|packed| packed & u64::from(u32::MAX)).sum()
+    }
+}
+
+/// The slots of a recent count: one for each second, and more so that none is in use again at once.
+const COUNT_SLOTS: usize = 16;
+/// Below this many, slots that end are too few to tell a rate.
+const COMPLETIONS_MIN: u64 = 10;
+
+#[cfg(test)]
+mod tests;
