@@ -13,6 +13,7 @@ mod forget;
 mod overrides;
 mod rules;
 mod serve;
+mod simulate;
 
 use clap::{Parser, Subcommand};
 use std::io::{self, Write};
@@ -44,6 +45,10 @@ enum Command {
     /// Validates rule files; plans, publishes and restores managed rules
     #[command(after_help = "Examples:\n  tollgate rules check rules/*.yaml\n  tollgate rules apply rules/*.yaml")]
     Rules(rules::Rules),
+    /// Simulates overload and retry storms with the decisions of this program, beside those that others have published
+    #[command(after_help = "Examples:\n  tollgate simulate --scenario storm\n  \
+                            tollgate simulate --scenario overload --policy none,codel,ours --load 200,1000 --json")]
+    Simulate(simulate::Simulate),
     /// Sets limits of single subjects at a control plane
     #[command(after_help = "Example:\n  tollgate overrides set merchant-plan merchant=m_42 --limit 20000/min")]
     Overrides(overrides::Overrides),
@@ -73,6 +78,7 @@ impl Cli {
             Command::Explain(explain) => explain.run(),
             Command::Forget(forget) => forget.run(),
             Command::Rules(rules) => rules.run(),
+            Command::Simulate(simulate) => simulate.run(),
             Command::Overrides(overrides) => overrides.run(),
             Command::Attributes(attributes) => attributes.run(),
             Command::Audit(audit) => audit.run(),

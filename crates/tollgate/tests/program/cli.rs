@@ -31,6 +31,7 @@ fn every_command_has_help_with_an_example_that_begins_with_it() {
         &["rules", "pull"],
         &["rules", "history"],
         &["rules", "rollback"],
+        &["simulate"],
         &["overrides"],
         &["overrides", "list"],
         &["overrides", "set"],

@@ -12,5 +12,6 @@ mod reload;
 mod resp;
 mod serve;
 mod shared_store;
+mod simulate;
 mod slow_store;
 mod test_server;

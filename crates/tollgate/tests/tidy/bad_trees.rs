@@ -59,7 +59,11 @@ fn a_call_to_the_server_outside_of_settle_is_noticed() {
 #[test]
 fn a_dependency_through_a_wall_is_noticed() {
     let manifests = |core: &str, limiter: &str, violations: &[&str]| {
-        let files = [("crates/core/Cargo.toml", core), ("crates/limiter/Cargo.toml", limiter)];
+        let files = [
+            ("crates/core/Cargo.toml", core),
+            ("crates/limiter/Cargo.toml", limiter),
+            ("crates/sim/Cargo.toml", ""),
+        ];
         finds(dependencies, &files, violations);
     };
     manifests(
@@ -90,8 +94,18 @@ fn a_dependency_through_a_wall_is_noticed() {
     );
     finds(
         dependencies,
-        &[("crates/limiter/Cargo.toml", "")],
+        &[("crates/limiter/Cargo.toml", ""), ("crates/sim/Cargo.toml", "")],
         &["crates/core/Cargo.toml: is missing, and its list with it"],
+    );
+    let sim = "[dependencies]\ntollgate-core.workspace = true\nfastrand = \"2\"\n";
+    finds(
+        dependencies,
+        &[
+            ("crates/core/Cargo.toml", ""),
+            ("crates/limiter/Cargo.toml", ""),
+            ("crates/sim/Cargo.toml", sim),
+        ],
+        &[&format!("crates/sim/Cargo.toml: depends on `fastrand`; {argue}")],
     );
 }
 
