@@ -56,14 +56,21 @@ pub(crate) enum ObservedVerdict<'a> {
     },
 }
 
-impl<A: VerdictObserver, B: VerdictObserver, C: VerdictObserver> VerdictObserver for (&A, &B, &C) {
-    type RuleState = (A::RuleState, B::RuleState, C::RuleState);
+impl<A, B, C, D> VerdictObserver for (&A, &B, &C, &D)
+where
+    A: VerdictObserver,
+    B: VerdictObserver,
+    C: VerdictObserver,
+    D: VerdictObserver,
+{
+    type RuleState = (A::RuleState, B::RuleState, C::RuleState, D::RuleState);
 
     fn rule_state(&self, rules: &RuleSet) -> Self::RuleState {
         (
             self.0.rule_state(rules),
             self.1.rule_state(rules),
             self.2.rule_state(rules),
+            self.3.rule_state(rules),
         )
     }
 
@@ -72,5 +79,6 @@ impl<A: VerdictObserver, B: VerdictObserver, C: VerdictObserver> VerdictObserver
         self.0.record(&state.0, event);
         self.1.record(&state.1, event);
         self.2.record(&state.2, event);
+        self.3.record(&state.3, event);
     }
 }

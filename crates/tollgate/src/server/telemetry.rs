@@ -4,20 +4,28 @@
 //! protocols, results and sources, all chosen by the operator or by this program: no caller can add a series, except for
 //! descriptor names that contain request values, and their number is bounded.
 
+mod alerts;
 mod control;
 mod decisions;
 mod faults;
 mod histogram;
+pub mod otlp;
 mod rule_matches;
 mod store;
+pub(crate) mod watch;
 
+pub use alerts::AlertMetrics;
 pub use control::{ControlMetrics, LiveSummary};
 pub use decisions::Protocol;
 pub(super) use decisions::ThrottleTally;
 pub(crate) use decisions::rule_index;
+pub(crate) use decisions::{RuleFigures, TotalFigures};
+pub(crate) use histogram::{LATENCY_BOUNDS_NS, LATENCY_BUCKETS};
 
 use self::faults::Faults;
 use self::store::StoreMetrics;
+use self::watch::Watch;
+use self::watch::top::TopRules;
 use super::store::AnyStore;
 use crate::compat::ratelimit::{RatelimitCollector, RatelimitCounts, RatelimitStats};
 use decisions::{Decisions, RuleCounts};
@@ -62,6 +70,8 @@ pub struct Metrics {
     pub faults: Faults,
     /// Time from planning to verdict.
     pub(super) seconds: Histogram,
+    /// Time series, sampled decisions, refused subjects, and the events of streams.
+    pub(super) watch: Watch,
     /// Cost attributes that were not whole numbers.
     pub(super) invalid_costs: AlignedCount,
     /// Number of active rules.
@@ -76,6 +86,8 @@ pub struct Metrics {
     pub(crate) rules_installed: AlignedCount,
     /// The control plane.
     pub control: ControlMetrics,
+    /// Alerts.
+    pub alerts: Arc<AlertMetrics>,
     /// Connections open now.
     pub connections: AlignedCount,
     /// Connections since the start.
@@ -83,7 +95,7 @@ pub struct Metrics {
 }
 
 /// The counters that observers keep for one rule set.
-pub(super) type ObserverState = (RuleCounts, RatelimitCounts, Arc<ActiveMatches>);
+pub(crate) type ObserverState = (RuleCounts, RatelimitCounts, Arc<ActiveMatches>, TopRules);
 
 /// Counts one connection as open until it is dropped.
 #[derive(Debug)]
@@ -135,8 +147,17 @@ impl Telemetry {
 impl Metrics {
     /// The observers of every verdict. A new one is one more element.
     #[inline]
-    pub(super) fn observers(&self) -> (&Decisions, &RatelimitStats, &RuleMatches) {
-        (&self.decisions, &self.ratelimit, &self.matches)
+    pub(super) fn observers(&self) -> (&Decisions, &RatelimitStats, &RuleMatches, &Watch) {
+        (&self.decisions, &self.ratelimit, &self.matches, &self.watch)
+    }
+
+    /// The counters of all checks, with the times of calls to the store.
+    pub(super) fn totals(&self, store: [u64; LATENCY_BUCKETS]) -> TotalFigures {
+        TotalFigures {
+            decision: self.seconds.counts(),
+            store,
+            ..self.decisions.totals()
+        }
     }
 
     /// Counts a connection until the returned guard is dropped.
@@ -182,6 +203,7 @@ impl Collector for Metrics {
         self.faults.encode(&mut encoder)?;
         self.matches.encode(&mut encoder)?;
         self.control.encode(&mut encoder)?;
+        self.alerts.encode(&mut encoder)?;
         let seconds = encoder.encode_descriptor(
             "tollgate_decision",
             "Time from planning to verdict, in seconds.",
@@ -216,6 +238,12 @@ impl Collector for Metrics {
             self.reload_failed.get(),
         )?;
         gauge("tollgate_connections", "Open connections.", self.connections.get())?;
+        let clients = self.watch.stream_clients().get();
+        gauge(
+            "tollgate_stream_clients",
+            "Open event streams of the admin API.",
+            clients,
+        )?;
         let mut build = encoder.encode_descriptor(
             "tollgate_build_info",
             "Version of the running program.",

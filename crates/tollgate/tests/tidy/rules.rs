@@ -1,5 +1,6 @@
 //! The rules, one function each. The lists of what they allow and ban stand at the end.
 
+pub(crate) mod dashboard;
 pub(crate) mod tree;
 pub(crate) mod vocabulary;
 
