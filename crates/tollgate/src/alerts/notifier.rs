@@ -168,6 +168,7 @@ mod tests {
     use crate::alerts::hysteresis::AlertLevel;
     use crate::alerts::model::{AlertKind, AlertRule, Reading};
     use crate::alerts::table::{AlertTable, DetectorKind};
+    use crate::alerts::thresholds::{AlertCondition, TICK_SECONDS, ThresholdDetector};
 
     const SECOND: u64 = 1_000;
     const MINUTE: u64 = 60 * SECOND;
@@ -265,6 +266,49 @@ mod tests {
         assert!(messages.len() <= 6, "{messages:?}");
         let alternates = messages.windows(2).all(|pair| pair[0].1 != pair[1].1);
         assert!(alternates, "{messages:?}");
+    }
+
+    /// Row 50.
+    #[test]
+    fn a_store_that_flaps_for_an_hour_has_at_most_four_messages() {
+        // Seconds for which it is away, and for which it is back.
+        for (away, back) in [
+            (5, 5),
+            (10, 20),
+            (20, 10),
+            (30, 60),
+            (60, 240),
+            (60, 320),
+            (300, 300),
+            (600, 600),
+        ] {
+            let mut detector = ThresholdDetector::default();
+            let mut table = AlertTable::default();
+            let mut notifier = Notifier::new(NotifyPace::default());
+            let mut messages = Vec::new();
+            for tick in 0..3_600 / TICK_SECONDS {
+                let second = tick * TICK_SECONDS;
+                let now = second * SECOND;
+                let condition = AlertCondition {
+                    kind: AlertKind::StoreUnavailable,
+                    summary: String::new(),
+                    value: 1,
+                    threshold: 0,
+                };
+                let conditions = match second % (away + back) < away {
+                    true => vec![condition],
+                    false => Vec::new(),
+                };
+                table.update(DetectorKind::Thresholds, detector.tick(&conditions), now);
+                let firing = table.active().filter(|alert| alert.state == AlertState::Firing);
+                let firing: Vec<&Alert> = firing.collect();
+                let resolved = |key: &AlertKey| table.last_resolved(key).filter(|_| firing.is_empty());
+                if notifier.due(now, &firing, resolved).is_some() {
+                    messages.push(second);
+                }
+            }
+            assert!(messages.len() <= 4, "{away} s away, {back} s back: {messages:?}");
+        }
     }
 
     #[test]

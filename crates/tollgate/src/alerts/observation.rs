@@ -4,15 +4,18 @@ use super::anomalies::{CheckCounts, MinuteCounts, RuleMinute};
 use super::conditions::ObservedStates;
 use super::model::AlertRule;
 use crate::control::Control;
+use crate::control::model::SubjectValues;
 use crate::server::gate::Gate;
-use crate::server::telemetry::watch::series::{Resolution, StepCounts};
-use std::collections::VecDeque;
+use crate::server::telemetry::watch::series::{Resolution, RuleName, StepCounts};
+use crate::server::telemetry::watch::top::{PartRow, join};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use tollgate_limiter::store::{BreakerState, StoreStatus};
 
 /// Reads the instance, and keeps what it needs to see differences.
 #[derive(Debug, Default)]
 pub(super) struct Observer {
-    /// The minute of the last counts.
+    /// The newest minute that the series have.
     minute: Option<u64>,
     /// Checks and errors since the start, at each tick of the last minute.
     errors: VecDeque<ErrorCounts>,
@@ -38,6 +41,8 @@ struct ErrorCounts {
 const MINUTE_MS: u64 = 60_000;
 /// Ticks of a minute.
 const ERROR_TICKS: usize = 12;
+/// Subjects of a rule in one minute.
+const TOP_MAX: usize = 20;
 
 impl Observer {
     /// Observes the instance at a Unix time in milliseconds.
@@ -79,23 +84,27 @@ impl Observer {
             audit_broken: control_metrics.audit_broken.get() > 0,
             drift_source: source.filter(|source| !source.starts_with("push")),
         }
-        .with_minute(self.minute(gate, now))
+        .with_minute(self.minute(gate))
     }
 
-    /// The counts of the minute that has ended since the last observation; none while it lasts, or if observations were missed.
-    fn minute(&mut self, gate: &Gate, now: u64) -> Option<(u64, MinuteCounts)> {
-        let current = now / MINUTE_MS;
-        let before = self.minute.replace(current);
-        let ended = current.checked_sub(1)?;
-        if before != Some(ended) {
+    /// The counts of the minute that the series have since the last observation; none if there is no new one, or if observations were
+    /// missed.
+    fn minute(&mut self, gate: &Gate) -> Option<(u64, MinuteCounts)> {
+        let totals = gate.watch().series().totals(Resolution::Minute);
+        let end = totals.start_ms / MINUTE_MS + totals.values.len() as u64;
+        let newest = end.checked_sub(1)?;
+        let before = self.minute.replace(newest);
+        if before != newest.checked_sub(1) {
             return None;
         }
-        Some((ended, minute_counts(gate)))
+        // A minute without a measurement has no counts.
+        let total = totals.values.last().copied().flatten()?;
+        Some((newest, minute_counts(gate, newest, check_counts(&total.counts))))
     }
 
     /// Checks and errors of the last minute.
     fn errors_of_a_minute(&mut self, gate: &Gate, store: &StoreStatus) -> (u64, u64) {
-        let totals = gate.metrics().totals();
+        let totals = gate.totals();
         // A charge that was not sent because its request was denied already is no error.
         let errors = store.errors.iter().filter(|(code, _)| *code != "skipped");
         let now = ErrorCounts {
@@ -115,30 +124,45 @@ impl Observer {
     }
 }
 
-/// The counts of the last full minute of the series.
-fn minute_counts(gate: &Gate) -> MinuteCounts {
-    let series = gate.watch().series();
-    let check_counts = |counts: &StepCounts| CheckCounts {
+fn check_counts(counts: &StepCounts) -> CheckCounts {
+    CheckCounts {
         checks: counts.checks(),
         denials: counts.denied.into(),
-    };
-    let totals = series.totals(Resolution::Minute).values.last().copied().flatten();
+    }
+}
+
+/// The counts of the last full minute of the series.
+fn minute_counts(gate: &Gate, minute: u64, total: CheckCounts) -> MinuteCounts {
+    let series = gate.watch().series();
+    let mut tops = top_subjects(gate, minute);
     let rules = series.tracked().into_iter().map(|name| {
         let window = series.rule(&name, Resolution::Minute);
         let last = window.values.last().copied().flatten().unwrap_or_default();
         RuleMinute {
+            counts: check_counts(&last),
+            top: tops.remove(&name).unwrap_or_default(),
             name: AlertRule {
                 domain: name.domain,
                 rule: name.rule,
             },
-            counts: check_counts(&last),
-            top: Vec::new(),
         }
     });
     let mut rules: Vec<RuleMinute> = rules.collect();
     rules.sort_by(|one, other| (other.counts.checks, &one.name).cmp(&(one.counts.checks, &other.name)));
-    MinuteCounts {
-        total: totals.map(|totals| check_counts(&totals.counts)).unwrap_or_default(),
-        rules,
-    }
+    MinuteCounts { total, rules }
+}
+
+/// The subjects that each rule denied most often in a minute, with the least number of their denials.
+fn top_subjects(gate: &Gate, minute: u64) -> HashMap<RuleName, Vec<(Arc<SubjectValues>, u64)>> {
+    let mut parts = gate.watch().top().parts(minute, usize::MAX);
+    parts.retain(|part| part.minute == minute);
+    let subject = |row: PartRow| {
+        let values: SubjectValues = serde_json::from_str(&row.subject).ok()?;
+        Some((Arc::new(values), row.lower)).filter(|(_, denials)| *denials > 0)
+    };
+    // A rule that was changed meanwhile has several parts.
+    let rules = join(&parts, TOP_MAX).into_iter();
+    rules
+        .map(|part| (part.name, part.rows.into_iter().filter_map(subject).collect()))
+        .collect()
 }

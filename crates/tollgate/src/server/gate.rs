@@ -9,7 +9,7 @@ use super::panic_guard::{PANIC_COST, PANIC_DOMAIN};
 use super::store::{AnyRuleLimiter, AnyStore, AnyThrottle};
 use super::telemetry::watch::Watch;
 use super::telemetry::watch::sampler::Sampler;
-use super::telemetry::{MetricNames, Metrics, ObserverState, Protocol, Telemetry, ThrottleTally};
+use super::telemetry::{MetricNames, Metrics, ObserverState, Protocol, Telemetry, ThrottleTally, TotalFigures};
 use crate::compat::ratelimit::{CallOutcome, RatelimitCompat};
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use std::fmt;
@@ -330,9 +330,13 @@ impl Gate {
     /// Adds the second that ended last to the time series.
     pub(super) fn sample(&self, sampler: &mut Sampler, now_ms: u64) {
         let active = self.active_rules.load_full();
-        let totals = self.telemetry.metrics().totals(self.store.call_times());
         let rules = active.limiter.rules();
-        sampler.sample(now_ms, self.watch(), totals, rules, &active.observer_state);
+        sampler.sample(now_ms, self.watch(), self.totals(), rules, &active.observer_state);
+    }
+
+    /// The counters of all checks since the start.
+    pub(crate) fn totals(&self) -> TotalFigures {
+        self.telemetry.metrics().totals(self.store.call_times())
     }
 
     /// The values of the metrics.

@@ -10,7 +10,7 @@ use tollgate::alerts::{
     AlertKind, AlertLevel, AlertRule, AnomalyDetector, CheckCounts, MinuteCounts, Reading, RuleMinute,
 };
 use tollgate::control::model::SubjectValues;
-use tollgate_limiter::core::testing::Random;
+use tollgate_core::testing::random::Random;
 
 const RULES: usize = 40;
 const DAY: u64 = 1_440;

@@ -150,3 +150,29 @@ impl Outbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alerts::{WebhookSecret, WebhookUrl};
+
+    #[test]
+    fn messages_that_wait_are_bounded_and_the_newest_stay() {
+        let webhook = Webhook {
+            name: "ops".into(),
+            url: WebhookUrl::parse("https://hooks.example/", false).expect("a URL"),
+            secret: WebhookSecret::new("0123456789abcdef").expect("long enough"),
+            allow_private: false,
+        };
+        let metrics = Arc::new(AlertMetrics::default());
+        let outbox = Outbox::new(webhook, Arc::clone(&metrics));
+        for number in 1..=100 {
+            outbox.push(number, Bytes::from_static(b"{}"));
+        }
+        let waiting: Vec<u64> = outbox.state().waiting.iter().map(|message| message.number).collect();
+        assert_eq!(waiting, (69..=100).collect::<Vec<u64>>());
+        assert_eq!(metrics.dropped.get(), 68);
+        outbox.remove(69);
+        assert_eq!(outbox.next().map(|message| message.number), Some(70));
+    }
+}

@@ -2,7 +2,7 @@
 
 use super::{FleetInstance, PrepareRequest, Vote, own_status};
 use crate::control::chain::digest_of;
-use crate::control::database::{Database, DatabaseError, InstanceReport, now_ms, with_shared_deadline};
+use crate::control::database::{Database, DatabaseError, now_ms, with_shared_deadline};
 use crate::control::layers::ControlParts;
 use crate::server::telemetry::watch::series::RuleName;
 use std::collections::HashMap;

@@ -35,7 +35,7 @@ export async function show(page) {
       const found = await api.get("alerts", { state, limit: 100 }, signal);
       if (number !== count_) return;
       put(list, found.items.length === 0 ? nothing(state) : found.items.map(item));
-      drawMore(found.after ?? found.next);
+      drawMore(found.after);
       put(hooks, webhooks(found.webhooks ?? []));
       put(silences, silencesView(found.silences ?? []));
     } catch (error) {
@@ -52,7 +52,7 @@ export async function show(page) {
         button("Show more", async () => {
           const found = await api.get("alerts", { state, limit: 100, after }, signal);
           list.append(...found.items.map(item));
-          drawMore(found.after ?? found.next);
+          drawMore(found.after);
         }, { small: true }),
     );
   }
@@ -70,7 +70,7 @@ export async function show(page) {
         { class: "alert-facts" },
         alert.rule && h("a", { href: link("rule", { domain: alert.domain, id: alert.rule }) }, code(`${alert.domain}/${alert.rule}`)),
         alert.subject && (page.can("subjects") ? h("a", { href: link("subject", { domain: alert.domain, ...alert.subject }) }, subject(alert.subject)) : subject(alert.subject)),
-        typeof alert.value === "number" && typeof alert.baseline === "number" && h("span", null, `${count(alert.value)} a minute, usually ${count(alert.baseline)}`),
+        alert.kind.endsWith("_jump") && typeof alert.value === "number" && typeof alert.baseline === "number" && h("span", null, `${count(alert.value)} a minute, usually ${count(alert.baseline)}`),
         h("span", { class: "faint" }, alert.resolved_at ? [time(alert.since), `, for ${duration(alert.resolved_at - alert.since)}`] : ["since ", time(alert.since, "ago")].flat()),
         alert.silenced_until && h("span", { class: "faint" }, `silenced until ${dateTime(alert.silenced_until)}`),
       ),

@@ -22,10 +22,11 @@ pub(crate) enum WatchEvent {
     /// Another revision of the managed rules is active.
     Revision(RevisionEvent),
     /// The state of an alert changed.
-    #[expect(dead_code, reason = "published by the alerts")]
     Alert {
         /// Its domain; none: of no domain.
         domain: Option<String>,
+        /// True if it tells counts of all domains.
+        is_total: bool,
         /// The alert as the API has it.
         item: serde_json::Value,
     },

@@ -1,5 +1,6 @@
-//! Publishes what the streams send: totals, sampled decisions, revisions.
+//! Publishes what the streams send: totals, sampled decisions, revisions, alerts.
 
+use super::super::alerts::item;
 use super::series::mark_kind;
 use crate::control::database::AuditFilter;
 use crate::server::admin::access::now_ms;
@@ -11,6 +12,7 @@ use crate::server::telemetry::watch::series::{Resolution, StepCounts, StepWindow
 use serde_json::Value;
 use std::future::pending;
 use std::time::Duration;
+use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 /// Publishes without end.
@@ -18,7 +20,8 @@ pub(in crate::server::admin) async fn publish_events(service: &AdminService) {
     tokio::join!(
         publish_totals(service),
         publish_decisions(service),
-        publish_revisions(service)
+        publish_revisions(service),
+        publish_alerts(service)
     );
 }
 
@@ -104,6 +107,26 @@ async fn publish_revisions(service: &AdminService) {
         };
         describe(service, &mut event).await;
         service.gate.watch().events().publish(WatchEvent::Revision(event));
+    }
+    pending().await
+}
+
+async fn publish_alerts(service: &AdminService) {
+    let mut changes = service.options.alerts.changes();
+    loop {
+        match changes.recv().await {
+            Ok(listed) => {
+                let key = &listed.alert.key;
+                service.gate.watch().events().publish(WatchEvent::Alert {
+                    domain: key.rule.as_ref().map(|rule| (*rule.domain).to_owned()),
+                    is_total: key.rule.is_none() && key.kind.is_anomaly(),
+                    item: item(&listed, str::to_owned),
+                });
+            }
+            // Streams that missed a change have it from the list.
+            Err(RecvError::Lagged(_)) => {}
+            Err(RecvError::Closed) => break,
+        }
     }
     pending().await
 }

@@ -183,10 +183,10 @@ fn event_frame(out: &mut String, call: &Call, wanted: &WantedEvents, logged: &Lo
             }
         }
         WatchEvent::Revision(revision) => frame(out, logged.id, "revision", &revision_item(call, revision)),
-        WatchEvent::Alert { domain, item } => {
+        WatchEvent::Alert { domain, is_total, item } => {
             let is_visible = match domain {
                 Some(domain) => caller.covers(domain),
-                None => !caller.is_restricted(),
+                None => !(*is_total && caller.is_restricted()),
             };
             if is_visible {
                 frame(out, logged.id, "alert", &masked_alert(call, item));
