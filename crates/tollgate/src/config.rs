@@ -16,6 +16,7 @@ mod response_headers;
 mod schema;
 mod server;
 pub(crate) mod store;
+mod telemetry;
 
 pub use admin::{AdminSettings, AdminToken, AnonymousAccess, ExternalUrl, SubjectDisplay};
 pub(crate) use admin::{PRINCIPAL_NAMES, is_principal_name};
@@ -36,6 +37,7 @@ use crate::server::auth::tokens::{Rights, Tokens};
 use crate::server::http::{Dialects, Forward, HttpLimits, RetryAfter};
 use crate::server::net::listen::Address;
 use crate::server::net::tls::TlsFiles;
+use crate::server::telemetry::otlp::OtlpSettings;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,6 +92,8 @@ pub struct Config {
     pub admin_settings: AdminSettings,
     /// Alerts.
     pub alerts: AlertSettings,
+    /// The collector that metrics are sent to; none: nowhere.
+    pub otlp: Option<OtlpSettings>,
     /// The attributes that a table of subjects adds to attempts.
     pub derive: Arc<[DerivedAttribute]>,
     /// The attributes that callers are known to provide.
@@ -204,6 +208,7 @@ impl SettingsReader<'_> {
         let control = self.control(find("control"));
         let admin_settings = self.admin(find("admin"));
         let alerts = self.alerts(find("alerts"));
+        let otlp = self.telemetry(find("telemetry"));
         let exposed_as_ratelimit = self.check_exposure(&server, tokens.is_some(), resp_password.is_some());
         Some(Config {
             http: server.http.map(|(address, _)| address),
@@ -228,6 +233,7 @@ impl SettingsReader<'_> {
             control,
             admin_settings,
             alerts,
+            otlp,
             derive,
             known_attributes,
             log: log.unwrap_or(tracing::level_filters::LevelFilter::INFO),
@@ -269,11 +275,12 @@ pub fn is_settings(root: &Node) -> bool {
 }
 
 /// Every top-level setting.
-const KEYS: [&str; 22] = [
+const KEYS: [&str; 23] = [
     "server",
     "control",
     "admin",
     "alerts",
+    "telemetry",
     "store",
     "data_dir",
     "drain",

@@ -91,9 +91,10 @@ impl OtlpExporter {
             sleep(self.settings.interval).await;
             let sent = timeout(TIMEOUT, self.export()).await;
             let sent = sent.unwrap_or_else(|_| Err(format!("no response within {} s", TIMEOUT.as_secs())));
+            let was_failing = std::mem::replace(&mut is_failing, sent.is_err());
             match sent {
-                Ok(()) if is_failing => tracing::info!("metrics reach the OpenTelemetry collector again"),
-                Err(error) if !is_failing => {
+                Ok(()) if was_failing => tracing::info!("metrics reach the OpenTelemetry collector again"),
+                Err(error) if !was_failing => {
                     tracing::warn!(
                         error,
                         "metrics do not reach the OpenTelemetry collector; trying again at each interval"
@@ -101,7 +102,6 @@ impl OtlpExporter {
                 }
                 _ => {}
             }
-            is_failing = sent.is_err();
         }
     }
 
