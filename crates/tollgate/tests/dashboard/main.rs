@@ -30,6 +30,18 @@ fn pages_of_other_origins_reach_nothing() {
 }
 
 #[test]
+fn the_policy_forbids_and_the_first_minute_shows_a_limit() {
+    run("policy.mjs", &DashboardServer::start(&[]));
+}
+
+/// OB1: times, long tasks, ten tabs and memory, on a machine that does nothing else.
+#[test]
+#[ignore = "its figures depend on the machine, and it takes minutes"]
+fn figures() {
+    run("figures.mjs", &DashboardServer::start(&[]));
+}
+
+#[test]
 fn pages_stay_within_their_budgets() {
     run("budgets.mjs", &DashboardServer::start(&[]));
 }
