@@ -12,7 +12,6 @@ mod derive;
 mod forward;
 mod layers;
 pub(crate) mod reader;
-mod response_headers;
 mod schema;
 mod server;
 pub(crate) mod store;

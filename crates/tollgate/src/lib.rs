@@ -7,7 +7,6 @@ pub mod compat;
 pub mod config;
 pub mod control;
 pub mod data_dir;
-mod http_client;
 mod names;
 pub mod reload;
 pub mod rule_source;

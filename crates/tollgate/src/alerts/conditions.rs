@@ -32,7 +32,7 @@ pub(super) struct ObservedStates {
     pub(super) forked: bool,
     pub(super) regressed: bool,
     pub(super) audit_broken: bool,
-    /// The origin of the live version, where only pushes are expected and it is none.
+    /// The origin of the live version, where only pushes are expected and it is another.
     pub(super) drift_source: Option<String>,
 }
 

@@ -11,7 +11,7 @@ pub(super) use self::body::{Envelope, render};
 pub(super) use self::outbox::Outbox;
 
 use self::address::is_public;
-use crate::http_client::{HttpUrl, exchange, native_roots, tls_connector};
+use crate::server::net::http_client::{HttpUrl, exchange, native_roots, tls_connector};
 use bytes::Bytes;
 use hmac::{Hmac, Mac};
 use http_body_util::Full;

@@ -1,6 +1,6 @@
 //! The HTTP client of the commands that call a running server: one request, over TCP, TLS or a Unix socket.
 
-use crate::http_client::{HttpUrl, NOT_HTTP, exchange, native_roots, tls_connector};
+use crate::server::net::http_client::{HttpUrl, NOT_HTTP, exchange, native_roots, tls_connector};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue};

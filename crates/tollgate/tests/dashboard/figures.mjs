@@ -1,6 +1,6 @@
-// Figures of the page that depend on the machine: times, long tasks, memory, and ten tabs. Not part of the usual tests:
+// Ten tabs; and figures that depend on the machine: times, long tasks and memory. Those are taken where they are asked for:
 //
-//   cargo test --workspace --test dashboard -- --ignored --nocapture figures
+//   TOLLGATE_PAGE_FIGURES=1 cargo test --workspace --test dashboard -- --nocapture ten_tabs
 //
 // `TOLLGATE_HEAP_MINUTES` is the time for which the overview is left open; 2 by default.
 import { ADMIN, HTTP, check, context, done, eventually, expect, note, publish, script, setUp } from "./kit.mjs";
@@ -14,8 +14,9 @@ await script(
   async (browser) => {
     const { token, storage } = await setUp();
     await fill(token);
-    await interactive(browser, storage);
     await tabs(browser, storage);
+    if (!process.env.TOLLGATE_PAGE_FIGURES) return;
+    await interactive(browser, storage);
     await longTasks(browser, storage);
     await filter(browser, storage, token);
     await heap(browser, storage);

@@ -34,10 +34,9 @@ fn the_policy_forbids_and_the_first_minute_shows_a_limit() {
     run("policy.mjs", &DashboardServer::start(&[]));
 }
 
-/// OB1: times, long tasks, ten tabs and memory, on a machine that does nothing else.
+/// OB1. Times, long tasks and memory only where `TOLLGATE_PAGE_FIGURES` is set: on a machine that does nothing else.
 #[test]
-#[ignore = "its figures depend on the machine, and it takes minutes"]
-fn figures() {
+fn ten_tabs_share_one_stream() {
     run("figures.mjs", &DashboardServer::start(&[]));
 }
 

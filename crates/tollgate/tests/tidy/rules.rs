@@ -355,7 +355,7 @@ const ADMIN: &str = "admin";
 const COMMANDS: &str = "cli/";
 const LINES_MAX: usize = 700;
 
-const TOP_LEVEL: [&str; 18] = [
+const TOP_LEVEL: [&str; 19] = [
     ".ci",
     ".gitignore",
     "ARCHITECTURE.md",
@@ -369,6 +369,7 @@ const TOP_LEVEL: [&str; 18] = [
     "bench",
     "clippy.toml",
     "crates",
+    "deploy",
     "docs",
     "examples",
     "fuzz",

@@ -8,8 +8,8 @@ mod messages;
 
 use self::convert::{PointTimes, convert};
 use self::messages::{ExportRequest, KeyValue, Resource, ResourceMetrics, Scope, ScopeMetrics};
-use crate::http_client::{HttpUrl, exchange, exchange_http2, native_roots, tls_connector};
 use crate::server::gate::Gate;
+use crate::server::net::http_client::{HttpUrl, exchange, exchange_http2, native_roots, tls_connector};
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::Full;
 use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, TE, USER_AGENT};

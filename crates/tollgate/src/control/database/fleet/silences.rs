@@ -1,4 +1,4 @@
-//! Silences of alerts, which all control services share. Their content is that of whoever writes it.
+//! Silences of alerts, which all control services share. Their content belongs to the alerts.
 
 use super::super::Database;
 use super::super::connection::parameters;
@@ -34,7 +34,7 @@ impl Database {
     /// Ends a silence. Audited as `silence.delete`.
     ///
     /// # Errors
-    /// [`DatabaseError::Missing`] if there is none with this id; an unavailable or full database.
+    /// [`DatabaseError::Missing`] if no silence has this id; an unavailable or full database.
     pub async fn delete_silence(&self, id: &str, author: &Author) -> DatabaseResult<()> {
         let request = WriteRequest::DeleteSilence(id.to_owned(), author.clone());
         self.write(request).await?.done()

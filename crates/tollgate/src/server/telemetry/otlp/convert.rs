@@ -1,6 +1,6 @@
-//! Metrics as OTLP, made from the text of `/metrics`: so both say the same, whoever adds a metric.
+//! Metrics as OTLP, made from the text of `/metrics`: so both say the same, also of metrics that are added.
 //!
-//! The text is that of our own registry. A line that cannot be read is left out, and a test sees that there is none.
+//! The text is that of our own registry. A line that cannot be read is left out, and a test sees that all can.
 
 use super::messages::{
     CUMULATIVE, Gauge, HistogramPoint, HistogramPoints, KeyValue, Metric, MetricData, Number, NumberPoint, Sum,

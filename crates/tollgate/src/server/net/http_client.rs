@@ -40,7 +40,7 @@ impl HttpUrl {
     /// Parses a URL without user, password and fragment.
     ///
     /// # Errors
-    /// The reason why it is none. It does not repeat the URL, which may hold a secret.
+    /// The reason why it cannot be called. It does not repeat the URL, which may hold a secret.
     pub(crate) fn parse(url: &str) -> Result<Self, &'static str> {
         if url.contains('@') {
             return Err("it must contain no user and no password");
