@@ -230,7 +230,8 @@ mod tests {
                 role: Role::Editor,
                 domains: vec!["shop".into()],
             }],
-            ui_dir: Some("ui".into()),
+            // Beside the file of the settings.
+            ui_dir: Some("conf/ui".into()),
         };
         assert_eq!(settings, expected);
     }

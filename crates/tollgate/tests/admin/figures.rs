@@ -289,9 +289,10 @@ impl Events {
         let (mut id, mut name) = (0, String::new());
         loop {
             let mut line = String::new();
-            // Lengths of chunks are lines that no field is on.
+            // Lengths of chunks are lines that no field is on; the last one is 0.
             match self.lines.read_line(&mut line) {
                 Ok(0) => return None,
+                Ok(_) if line == "0\r\n" => return None,
                 Ok(_) => {}
                 Err(error) => panic!("no event came: {error}"),
             }
