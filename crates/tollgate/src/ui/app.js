@@ -55,7 +55,8 @@ async function route(moves) {
   for (const open of document.querySelectorAll("dialog")) open.close();
   const { entry, params, isKnown } = currentLocation();
   const root = h("div", { class: "page", data: { page: entry.id } });
-  const late = setTimeout(() => put(main, loading(6)), 150);
+  // Not over the page that has taken its turn meanwhile.
+  const late = setTimeout(() => signal.aborted || put(main, loading(6)), 150);
   closeNavigation();
   drawNavigation();
   document.title = `${entry.label} · Tollgate`;

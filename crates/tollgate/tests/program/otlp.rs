@@ -134,7 +134,7 @@ fn samples(export: &Export) -> BTreeSet<String> {
             assert_eq!(histogram.temporality, CUMULATIVE, "{name}");
             for point in &histogram.points {
                 let mut below = 0;
-                let bounds = point.bounds.iter().map(f64::to_string).chain(["+Inf".to_owned()]);
+                let bounds = point.bounds.iter().map(bound).chain(["+Inf".to_owned()]);
                 for (bound, count) in bounds.zip(&point.buckets) {
                     below += count;
                     lines.insert(format!("{name}_bucket{{le=\"{bound}\"}} {below}"));
@@ -144,6 +144,14 @@ fn samples(export: &Export) -> BTreeSet<String> {
         }
     }
     lines
+}
+
+/// A bound as the text has it: whole numbers with a fraction.
+fn bound(bound: &f64) -> String {
+    match bound.fract() == 0.0 {
+        true => format!("{bound:.1}"),
+        false => bound.to_string(),
+    }
 }
 
 fn line(name: &str, point: &Number) -> String {
