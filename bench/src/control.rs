@@ -1,5 +1,5 @@
 //! The control plane against its bounds: changes on their way to eight instances, publishes under load, writers in conflict, the
-//! cost of preparing a set, rollbacks, and the cost of the control plane to decisions.
+//! cost of preparing a set, rollbacks, and the cost of the control plane and of open dashboards to decisions.
 //!
 //! ```text
 //! cargo run --profile dist -p tollgate-bench -- control
@@ -19,11 +19,12 @@ mod rollback;
 mod visibility;
 mod watcher;
 
+pub(crate) use self::client::{TOKEN as ADMIN_TOKEN, TOKEN_SHA256 as ADMIN_TOKEN_SHA256};
 pub(crate) use self::fleet::{Instance, InstanceSettings, Rows};
 pub(crate) use tollgate_test_kit::postgres::{Durability, Postgres};
 
 use self::report::Report;
-use crate::servers::{managed, process};
+use crate::servers::{dashboards, managed, process};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -59,6 +60,8 @@ enum Part {
     Rollback,
     /// Checks per CPU-second with and without the control plane.
     Cost,
+    /// Checks per CPU-second with and without open dashboards.
+    Dashboards,
 }
 
 /// A function that measures a part and prints its lines.
@@ -91,14 +94,15 @@ fn run_parts(args: &Args) -> Result<bool, String> {
     };
     let mut report = Report::default();
     report.print_head();
-    // Last is the part that pins this process to a core.
-    let parts: [(Part, Measure); 6] = [
+    // Last are the parts that pin this process to a core.
+    let parts: [(Part, Measure); 7] = [
         (Part::Visibility, visibility::measure),
         (Part::Mixture, mixture::measure),
         (Part::Conflicts, conflicts::measure),
         (Part::Prepare, prepare::measure),
         (Part::Rollback, rollback::measure),
         (Part::Cost, measure_cost),
+        (Part::Dashboards, measure_dashboards),
     ];
     for (part, measure) in parts {
         if args.only.is_none_or(|only| only == part) {
@@ -106,6 +110,24 @@ fn run_parts(args: &Args) -> Result<bool, String> {
         }
     }
     Ok(report.is_met())
+}
+
+/// OB5.
+fn measure_dashboards(context: &Context, report: &mut Report) -> Result<(), String> {
+    let options = managed::CostOptions {
+        rounds: context.rounds.unwrap_or_else(|| context.pick(9, 1)),
+        seconds: context.pick(4, 2),
+    };
+    let cost = dashboards::measure(&context.tollgate, &options)?;
+    let figure = format!(
+        "x {:.3} ({:.0} and {:.0} per CPU-second)",
+        cost.ratio, cost.with, cost.without
+    );
+    let measured = format!("HTTP, {} open dashboards", dashboards::DASHBOARDS);
+    let bound = format!(">= x {}", dashboards::GOAL);
+    report.bounded("OB5", &measured, figure, &bound, cost.ratio >= dashboards::GOAL);
+    report.note("OB5", "events read by dashboards, KiB", cost.read >> 10);
+    Ok(())
 }
 
 /// CP11.

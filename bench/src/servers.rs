@@ -11,6 +11,7 @@
 
 mod baseline;
 pub(crate) mod compare;
+pub(crate) mod dashboards;
 mod grpc;
 mod http;
 mod load;

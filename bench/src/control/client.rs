@@ -18,8 +18,8 @@ pub(crate) struct Response {
 }
 
 /// The token of all instances, and its digest as settings have it.
-const TOKEN: &str = "tgt_bench_0123456789abcdef0123456789abcdef";
-pub(super) const TOKEN_SHA256: &str = "ac7080161b8d978b81357aad999413abcd2ee88c7d641cd288c9ba2c94c73e8a";
+pub(crate) const TOKEN: &str = "tgt_bench_0123456789abcdef0123456789abcdef";
+pub(crate) const TOKEN_SHA256: &str = "ac7080161b8d978b81357aad999413abcd2ee88c7d641cd288c9ba2c94c73e8a";
 
 /// The longest wait for a response: a publish may prepare for almost a minute.
 const TIMEOUT: Duration = Duration::from_secs(70);

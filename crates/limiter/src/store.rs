@@ -16,8 +16,8 @@ pub use self::keyspace::{Key, Keyspace};
 #[cfg(feature = "redis")]
 pub use self::redis::RedisErrorCode;
 pub use self::status::{
-    BreakerState, BreakerStatus, CallMetrics, FallbackStatus, InstanceCount, LastError, RoundTripStatus, StoreKind,
-    StoreStatus,
+    BreakerState, BreakerStatus, CALL_BOUNDS_US, CALL_BUCKETS, CallMetrics, FallbackStatus, InstanceCount, LastError,
+    RoundTripStatus, ServerStatus, StoreKind, StoreStatus,
 };
 
 use std::future::Future;

@@ -4,24 +4,24 @@
 //! once, each with the file and line, the variable or the flag it comes from.
 
 mod admin;
+mod alerts;
 mod attributes;
 mod auth;
 mod control;
 mod derive;
-mod environment;
 mod forward;
 mod layers;
 pub(crate) mod reader;
-mod response_headers;
 mod schema;
 mod server;
 pub(crate) mod store;
+mod telemetry;
 
 pub use admin::{AdminSettings, AdminToken, AnonymousAccess, ExternalUrl, SubjectDisplay};
 pub(crate) use admin::{PRINCIPAL_NAMES, is_principal_name};
+pub use alerts::AlertSettings;
 pub use control::ControlSettings;
-pub use environment::variables;
-pub use layers::{ConfigFile, DEFAULT_FILE, RawSettings, Sources, read_text};
+pub use layers::{ConfigFile, DEFAULT_FILE, RawSettings, Sources, read_text, variables};
 pub use schema::schema;
 pub use store::{MemorySettings, RatelimitCounterSettings, RedisSettings, SnapshotPath, StoreSettings, StoreTls};
 
@@ -36,6 +36,7 @@ use crate::server::auth::tokens::{Rights, Tokens};
 use crate::server::http::{Dialects, Forward, HttpLimits, RetryAfter};
 use crate::server::net::listen::Address;
 use crate::server::net::tls::TlsFiles;
+use crate::server::telemetry::otlp::OtlpSettings;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -88,6 +89,10 @@ pub struct Config {
     pub control: ControlSettings,
     /// The admin API.
     pub admin_settings: AdminSettings,
+    /// Alerts.
+    pub alerts: AlertSettings,
+    /// The collector that metrics are sent to; none: nowhere.
+    pub otlp: Option<OtlpSettings>,
     /// The attributes that a table of subjects adds to attempts.
     pub derive: Arc<[DerivedAttribute]>,
     /// The attributes that callers are known to provide.
@@ -201,6 +206,8 @@ impl SettingsReader<'_> {
         let store = self.with_ratelimit_counters(store, find(ratelimit::SETTING));
         let control = self.control(find("control"));
         let admin_settings = self.admin(find("admin"));
+        let alerts = self.alerts(find("alerts"));
+        let otlp = self.telemetry(find("telemetry"));
         let exposed_as_ratelimit = self.check_exposure(&server, tokens.is_some(), resp_password.is_some());
         Some(Config {
             http: server.http.map(|(address, _)| address),
@@ -224,6 +231,8 @@ impl SettingsReader<'_> {
             forward,
             control,
             admin_settings,
+            alerts,
+            otlp,
             derive,
             known_attributes,
             log: log.unwrap_or(tracing::level_filters::LevelFilter::INFO),
@@ -265,10 +274,12 @@ pub fn is_settings(root: &Node) -> bool {
 }
 
 /// Every top-level setting.
-const KEYS: [&str; 21] = [
+const KEYS: [&str; 23] = [
     "server",
     "control",
     "admin",
+    "alerts",
+    "telemetry",
     "store",
     "data_dir",
     "drain",

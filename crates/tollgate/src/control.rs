@@ -31,13 +31,14 @@ pub use write::{
     with_idempotency_key,
 };
 
-use self::database::{AttributeFilter, AttributeKey, Database, RowFilter, RowKey};
+use self::database::{AttributeFilter, AttributeKey, AuditFilter, Database, RowFilter, RowKey};
 use self::follower::expiry;
 use self::layers::ControlParts;
 use self::model::{Author, OverrideRow, SetFile, SubjectAttribute, SubjectValues, VersionMeta};
 use self::write::{publish, rows, rule_edit};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// The result of a call of the control plane.
 pub type ControlResult<T> = Result<T, ControlError>;
@@ -112,6 +113,40 @@ impl Control {
         self.parts.writable().await
     }
 
+    /// True if this instance has the lease of some background work, acquired or renewed for a while now. None if the database does not
+    /// answer. Without a database every instance has it.
+    pub async fn hold_lease(&self, name: &str, length: Duration) -> Option<bool> {
+        let Some(database) = self.database() else {
+            return Some(true);
+        };
+        if !self.parts.may_read() {
+            return Some(true);
+        }
+        let until = database::now_ms().saturating_add(u64::try_from(length.as_millis()).unwrap_or(u64::MAX));
+        database.acquire_lease(name, self.instance(), until).await.ok()
+    }
+
+    /// The silences of alerts; none while the database is away.
+    pub async fn silences(&self) -> Option<Vec<database::StoredSilence>> {
+        let database = self.readable_database()?;
+        database.silences(database::now_ms()).await.ok()
+    }
+
+    /// The number and the hash of the last entry of the audit log; none without one, or while the database is away.
+    pub async fn audit_end(&self) -> Option<(u64, model::Digest)> {
+        let filter = AuditFilter::default();
+        let entries = self.readable_database()?.audit(&filter, None, 1).await;
+        let last = entries.ok()?.pop()?;
+        Some((last.seq, last.hash))
+    }
+
+    /// The source of the version in use: `api`, `push` or `rollback`. None without one, or while the database is away.
+    pub async fn live_source(&self) -> Option<String> {
+        let version = self.live().version;
+        let meta = self.readable_database()?.version(version);
+        Some(meta.await.ok()??.source)
+    }
+
     /// The managed state that the active rules were made of.
     pub fn live(&self) -> Arc<LiveState> {
         self.parts.live.load_full()
@@ -137,6 +172,11 @@ impl Control {
         self.parts.wait_applied(revision, timeout).await
     }
 
+    /// The epoch and the revision that are applied, as they change.
+    pub fn applied(&self) -> watch::Receiver<(u64, u64)> {
+        self.parts.applied.subscribe()
+    }
+
     /// Runs the follower, expiry, retention and the cache without end.
     pub async fn run(self) {
         tokio::join!(
@@ -147,8 +187,10 @@ impl Control {
             feed::refill::refill(&self.parts),
             feed::refill::preload(&self.parts),
             self.parts.gate.recent_attempts().keep_recording(),
+            self.parts.gate.keep_sampling(),
             fleet::report(&self.parts),
             fleet::vote(&self.parts),
+            fleet::report_figures(&self.parts),
         );
     }
 

@@ -1,5 +1,6 @@
 //! The server of Tollgate, as a library for its program, tests and benches.
 
+pub mod alerts;
 mod calendar;
 pub mod cli;
 pub mod compat;
@@ -10,3 +11,4 @@ mod names;
 pub mod reload;
 pub mod rule_source;
 pub mod server;
+pub mod ui;

@@ -306,6 +306,7 @@ impl Store for Redis {
             errors: metrics.errors().collect(),
             calls: Some(metrics.snapshot()),
             fallback: None,
+            servers: self.topology.servers(),
         }
     }
 }

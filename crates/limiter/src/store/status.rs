@@ -25,6 +25,23 @@ pub struct StoreStatus {
     pub calls: Option<CallMetrics>,
     /// The fallback around the store, if there is one.
     pub fallback: Option<FallbackStatus>,
+    /// The servers of the store; empty for a store in this process.
+    pub servers: Vec<ServerStatus>,
+}
+
+/// One server of a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerStatus {
+    /// Its address; empty for a socket of this machine, or while sentinels have not named it.
+    pub address: String,
+    /// True if it is only read.
+    pub is_replica: bool,
+    /// The state of its circuit breaker.
+    pub breaker: BreakerState,
+    /// The reason why no call is made to it; `None` while calls are made.
+    pub error: Option<String>,
+    /// The median of recent round trips, once it is known.
+    pub round_trip: Option<Micros>,
 }
 
 /// The kind of a store.
@@ -99,7 +116,21 @@ pub struct CallMetrics {
     pub replica_misses: u64,
     /// Restarts of background tasks after a panic.
     pub task_restarts: u64,
+    /// Script calls by their time, up to each of [`CALL_BOUNDS_US`] and above the last. Several calls in one write have the same time, and
+    /// one without a reply takes until its deadline.
+    pub durations: [u64; CALL_BUCKETS],
+    /// The sum of these times, in microseconds.
+    pub duration_us: u64,
 }
+
+/// The upper bounds of call times, in microseconds.
+pub const CALL_BOUNDS_US: [u64; 19] = [
+    1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000,
+    1_000_000,
+];
+
+/// Buckets of call times.
+pub const CALL_BUCKETS: usize = CALL_BOUNDS_US.len() + 1;
 
 /// The fallback around a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,6 +175,7 @@ impl StoreStatus {
             errors: vec![(super::StoreError::Unavailable.name(), 0)],
             calls: None,
             fallback: None,
+            servers: Vec::new(),
         }
     }
 

@@ -1,19 +1,16 @@
-//! The HTTP client of the commands that call a running server: one request, over TCP, TLS or a Unix socket. It uses hyper's
-//! client connection; a pooled client would need connectors for TLS and Unix sockets that no dependency brings.
+//! The HTTP client of the commands that call a running server: one request, over TCP, TLS or a Unix socket.
 
-use http_body_util::{BodyExt, Full, Limited};
+use crate::server::net::http_client::{HttpUrl, NOT_HTTP, exchange, native_roots, tls_connector};
+use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue};
-use hyper::http::uri::Authority;
-use hyper::{Method, Request, StatusCode, Uri};
-use hyper_util::rt::TokioIo;
+use hyper::{Method, Request, StatusCode};
+use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
 use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -177,15 +174,9 @@ impl Endpoint<'_> {
         match &target.transport {
             Transport::Plain(authority) => self.send(self.connect(authority).await?, request).await,
             Transport::Tls(authority, name) => {
-                let roots = roots(self.ca)?;
-                let provider = Arc::new(rustls::crypto::ring::default_provider());
-                let config = ClientConfig::builder_with_provider(provider)
-                    .with_safe_default_protocol_versions()
-                    .map_err(|error| ClientError(error.to_string()))?
-                    .with_root_certificates(roots)
-                    .with_no_client_auth();
+                let connector = tls_connector(roots(self.ca)?, &[]).map_err(|error| ClientError(error.to_string()))?;
                 let stream = self.connect(authority).await?;
-                let stream = tokio_rustls::TlsConnector::from(Arc::new(config))
+                let stream = connector
                     .connect(name.clone(), stream)
                     .await
                     .map_err(|error| {
@@ -229,23 +220,8 @@ impl Endpoint<'_> {
                 self.url
             ))
         };
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(|error| interrupted(&error))?;
-        // Ends with the sender, which reports its errors.
-        tokio::spawn(async move {
-            let _ = connection.await;
-        });
-        let response = sender
-            .send_request(request)
-            .await
-            .map_err(|error| interrupted(&error))?;
-        let (parts, body) = response.into_parts();
-        let body = Limited::new(body, RESPONSE_BYTES_MAX)
-            .collect()
-            .await
-            .map_err(|error| interrupted(&error))?
-            .to_bytes();
+        let response = exchange(stream, request, RESPONSE_BYTES_MAX).await;
+        let (parts, body) = response.map_err(|error| interrupted(&error))?.into_parts();
         Ok(ServerResponse {
             status: parts.status,
             headers: parts.headers,
@@ -310,68 +286,37 @@ impl Target {
                     .into(),
             ));
         }
-        let uri: Uri = url.parse().map_err(|_| invalid("not a URL"))?;
-        let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
-            return Err(invalid("it must start with http://, https:// or unix:"));
-        };
-        if uri.query().is_some() || url.contains('#') {
-            return Err(invalid("it must have no query and no fragment"));
-        }
-        let host = authority.host();
-        if host.trim_start_matches('[').trim_end_matches(']').is_empty() {
-            return Err(invalid("it has no host"));
-        }
-        let port = port(authority).map_err(invalid)?;
-        let authority_with = |default: u16| format!("{host}:{}", port.unwrap_or(default));
-        let transport = match scheme {
-            "http" => Transport::Plain(authority_with(80)),
-            "https" => {
-                let name = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-                Transport::Tls(
-                    authority_with(443),
-                    ServerName::try_from(name).map_err(|_| invalid("not a host name that a certificate can have"))?,
-                )
-            }
-            _ => return Err(invalid("it must start with http://, https:// or unix:")),
+        let parsed = HttpUrl::parse(url).map_err(|reason| match reason {
+            NOT_HTTP => invalid("it must start with http://, https:// or unix:"),
+            reason => invalid(reason),
+        })?;
+        let path = match parsed.target.contains('?') {
+            false => &*parsed.target,
+            true => return Err(invalid("it must have no query")),
         };
         Ok(Self {
-            transport,
-            host: authority.to_string(),
-            base: uri.path().trim_end_matches('/').to_owned(),
+            base: path.trim_end_matches('/').to_owned(),
+            transport: match &parsed.tls_name {
+                Some(name) => Transport::Tls(parsed.endpoint(), name.clone()),
+                None => Transport::Plain(parsed.endpoint()),
+            },
+            host: parsed.authority,
         })
     }
 }
 
-/// The port as written, `None` if there is no colon. hyper's own accessor has no port for `:99999`, `:abc` and `:` either, and the
-/// request, with its token, would go to the scheme's default port: another server.
-fn port(authority: &Authority) -> Result<Option<u16>, &'static str> {
-    let written = authority.as_str().strip_prefix(authority.host()).unwrap_or_default();
-    let Some(digits) = written.strip_prefix(':') else {
-        return if written.is_empty() { Ok(None) } else { Err("not a URL") };
-    };
-    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    match digits.parse() {
-        Ok(number @ 1..) if is_number => Ok(Some(number)),
-        _ => Err("the port must be a number from 1 to 65535"),
-    }
-}
-
 fn roots(ca: Option<&Path>) -> Result<RootCertStore, ClientError> {
+    let Some(file) = ca else {
+        return Ok(native_roots());
+    };
     let mut roots = RootCertStore::empty();
-    match ca {
-        Some(file) => {
-            let unreadable = |error: &dyn fmt::Display| ClientError(format!("{}: {error}", file.display()));
-            for certificate in CertificateDer::pem_file_iter(file).map_err(|error| unreadable(&error))? {
-                let certificate = certificate.map_err(|error| unreadable(&error))?;
-                roots.add(certificate).map_err(|error| unreadable(&error))?;
-            }
-            if roots.is_empty() {
-                return Err(unreadable(&"contains no certificate"));
-            }
-        }
-        None => {
-            let (_, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
+    let unreadable = |error: &dyn fmt::Display| ClientError(format!("{}: {error}", file.display()));
+    for certificate in CertificateDer::pem_file_iter(file).map_err(|error| unreadable(&error))? {
+        let certificate = certificate.map_err(|error| unreadable(&error))?;
+        roots.add(certificate).map_err(|error| unreadable(&error))?;
+    }
+    if roots.is_empty() {
+        return Err(unreadable(&"contains no certificate"));
     }
     Ok(roots)
 }

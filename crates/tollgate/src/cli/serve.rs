@@ -162,6 +162,7 @@ async fn serve_from(
         store: config.store.clone(),
         control: config.control.clone(),
         admin: config.admin_settings.clone(),
+        alerts: config.alerts.clone(),
         tokens: keyring.clone(),
         resp_password: resp_password.clone(),
     };
@@ -179,7 +180,9 @@ async fn serve_from(
         } => control?,
     };
     let is_waiting = mark_waiting(&control, &gate);
-    let follower = control_plane::follow(&control, control_runtime);
+    let mut follower = control_plane::follow(&control, control_runtime);
+    let alerts = control_plane::watch_alerts(&mut follower, &admin, &control, &gate, &config, control_runtime);
+    control_plane::export_metrics(&mut follower, &control, &gate, &config, control_runtime);
     let source = FileSource::new(loader, Arc::clone(&reload_requested), move |snapshot| {
         live.apply(snapshot);
     });
@@ -209,16 +212,12 @@ async fn serve_from(
         front_ends.spawn("grpc", serve);
     }
     let admin_tls = tls_for("admin");
-    let admin = control_plane::serve_admin(
-        admin,
-        &control,
-        &gate,
-        &config,
-        admin_tls,
-        &mut front_ends,
-        control_runtime,
-    )
-    .await?;
+    let parts = control_plane::AdminParts {
+        control: &control,
+        gate: &gate,
+        alerts: &alerts,
+    };
+    let admin = control_plane::serve_admin(admin, parts, &config, admin_tls, &mut front_ends, control_runtime).await?;
     // At once and not after the drain: the others take over now.
     let departure = {
         let (stopping, counters) = (front_ends.stopping(), store.counters());

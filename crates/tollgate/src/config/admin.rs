@@ -40,6 +40,7 @@ impl SettingsReader<'_> {
             let hint = "write `anonymous: none` and use logins or tokens, or remove `external_url`";
             problems.error_with(&node.location, text, hint);
         }
+        let ui_dir = find("ui_dir").and_then(|node| self.path(node, "a folder"));
         // Problems of tokens are reported without the source line: they go to the log.
         let mut problems = Problems::new();
         let mut tokens = Vec::new();
@@ -66,6 +67,7 @@ impl SettingsReader<'_> {
             anonymous,
             subjects,
             tokens,
+            ui_dir,
         }
     }
 
@@ -182,7 +184,14 @@ fn read_token(node: &Node, problems: &mut Problems) -> Option<AdminToken> {
 }
 
 /// The keys of the section.
-pub(super) const KEYS: [&str; 5] = ["external_url", "anonymous", "subjects", "tokens", "tokens_file"];
+pub(super) const KEYS: [&str; 6] = [
+    "external_url",
+    "anonymous",
+    "subjects",
+    "tokens",
+    "tokens_file",
+    "ui_dir",
+];
 /// The keys of one token.
 pub(super) const TOKEN_KEYS: [&str; 4] = ["name", "sha256", "role", "domains"];
 /// Each role with its name.
@@ -204,7 +213,7 @@ mod tests {
     fn the_section_is_read_with_its_defaults() {
         assert_eq!(accepted("").admin_settings, AdminSettings::default());
         let settings = accepted(&format!(
-            "admin:\n  external_url: https://Gate.example:443/\n  anonymous: none\n  subjects: hidden\n  \
+            "admin:\n  external_url: https://Gate.example:443/\n  anonymous: none\n  subjects: hidden\n  ui_dir: ui\n  \
              tokens: [{{ name: ci, sha256: {DIGEST}, role: editor, domains: [shop] }}]\n"
         ))
         .admin_settings;
@@ -221,6 +230,8 @@ mod tests {
                 role: Role::Editor,
                 domains: vec!["shop".into()],
             }],
+            // Beside the file of the settings.
+            ui_dir: Some("conf/ui".into()),
         };
         assert_eq!(settings, expected);
     }

@@ -101,7 +101,7 @@ impl SettingsReader<'_> {
     }
 
     /// A duration in a range. Days may be written as `d`.
-    fn duration_within(&mut self, node: &Node, range: &RangeInclusive<Duration>) -> Option<Duration> {
+    pub(super) fn duration_within(&mut self, node: &Node, range: &RangeInclusive<Duration>) -> Option<Duration> {
         let read = node.read("a duration", parse_days, &mut self.problems)?;
         let duration = Duration::from(read);
         if !range.contains(&duration) {

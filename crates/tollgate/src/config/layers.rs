@@ -1,6 +1,10 @@
 //! The layers of settings: the file, then the environment, then flags. Later layers win, and every value keeps its location.
 //! The environment of `ratelimit`, if it is used, is the lowest layer.
 
+mod environment;
+
+pub use environment::variables;
+
 use super::reader::without_snippet;
 use crate::compat::ratelimit;
 use crate::compat::ratelimit::env::RatelimitEnv;

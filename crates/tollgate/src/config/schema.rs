@@ -34,7 +34,9 @@ mod tests {
     use super::*;
     use crate::compat::ratelimit;
     use crate::compat::ratelimit::files::RATELIMIT_KEYS;
-    use crate::config::{AnonymousAccess, KEYS, SubjectDisplay, admin, control, derive, server, store};
+    use crate::config::{
+        AnonymousAccess, KEYS, SubjectDisplay, admin, alerts, control, derive, server, store, telemetry,
+    };
     use crate::server::auth::tokens::Rights;
     use crate::server::http::{Dialect, Gateway};
 
@@ -81,6 +83,16 @@ mod tests {
             (
                 "/$defs/settings/properties/control/properties/edits/enum",
                 &control::EDITS.map(|(name, _)| name),
+            ),
+            ("/$defs/settings/properties/alerts/properties", &alerts::KEYS),
+            (
+                "/$defs/settings/properties/alerts/properties/webhooks/items/properties",
+                &alerts::WEBHOOK_KEYS,
+            ),
+            ("/$defs/settings/properties/telemetry/properties", &telemetry::KEYS),
+            (
+                "/$defs/settings/properties/telemetry/properties/otlp/properties",
+                &telemetry::OTLP_KEYS,
             ),
             ("/$defs/settings/properties/admin/properties", &admin::KEYS),
             (

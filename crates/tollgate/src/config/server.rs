@@ -1,5 +1,7 @@
 //! `server`: addresses of the front ends, TLS, and limits on connections.
 
+mod response_headers;
+
 use super::reader::SettingsReader;
 use crate::compat::ratelimit::exposure;
 use crate::server::http::HttpLimits;

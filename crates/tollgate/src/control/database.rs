@@ -21,6 +21,7 @@ mod versions;
 mod writer;
 
 pub use error::{DatabaseError, DatabaseResult, StaleItem};
+pub use fleet::StoredSilence;
 pub use requests::{
     AdoptRequest, AttributeFilter, AttributeKey, AuditFilter, AuditProblem, AuditRecord, AuditReport, CommitRequest,
     Committed, DatabaseSnapshot, IdempotencyKey, InstanceReport, ItemCondition, ItemKey, NewVersion, Retention,

@@ -4,15 +4,18 @@
 //! database. An instance with neither is alone. `control/fleet/prepare.rs` asks all of them to compile a set before it is live,
 //! `control/fleet/voter.rs` answers.
 
+mod figures;
 mod link;
 pub(super) mod prepare;
 #[cfg(test)]
 mod tests;
 mod voter;
 
+pub(super) use self::figures::report_figures;
 pub(super) use self::link::statuses;
 pub(super) use self::voter::vote;
 
+use self::figures::FleetFigures;
 use self::link::{LinkError, write_status};
 use super::Control;
 use super::database::now_ms;
@@ -66,6 +69,20 @@ pub struct InstanceStatus {
     /// Its last vote, where there is no shared store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) vote: Option<Vote>,
+    /// The result of its last vote, for people: without the problems, which quote rules that are live nowhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_vote: Option<LastVote>,
+}
+
+/// The result of a vote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastVote {
+    /// The digest of the set.
+    pub digest: Digest,
+    /// True if it can be used.
+    pub ok: bool,
+    /// Unix time in milliseconds.
+    pub at: u64,
 }
 
 /// A set that all instances are to compile before it is live.
@@ -121,6 +138,8 @@ pub(super) struct Fleet {
     state: Mutex<FleetState>,
     /// Publishes of this instance are prepared one at a time.
     preparing: tokio::sync::Mutex<()>,
+    /// The figures of the others are read one at a time.
+    figures: tokio::sync::Mutex<FleetFigures>,
     /// Statuses are written one at a time: none after that of the departure.
     writing: tokio::sync::Mutex<()>,
 }
@@ -129,6 +148,7 @@ pub(super) struct Fleet {
 struct FleetState {
     preparing: Option<PrepareRequest>,
     vote: Option<Vote>,
+    last_vote: Option<LastVote>,
     /// The time until which the compiled set of the last vote is kept.
     keep_until: Option<(Digest, Instant)>,
     has_left: bool,
@@ -263,6 +283,7 @@ pub(super) fn own_status(parts: &Arc<ControlParts>) -> InstanceStatus {
         at: now_ms(),
         preparing: state.preparing.clone(),
         vote: state.vote.clone(),
+        last_vote: state.last_vote,
     }
 }
 

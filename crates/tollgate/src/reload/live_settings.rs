@@ -1,8 +1,7 @@
 //! Settings that a running server takes from a changed configuration; the others wait for a restart.
 
 use crate::compat::ratelimit;
-use crate::config::AdminSettings;
-use crate::config::{ControlSettings, RawSettings, StoreSettings};
+use crate::config::{AdminSettings, AlertSettings, ControlSettings, RawSettings, StoreSettings};
 use crate::rule_source::ConfigSnapshot;
 use crate::server::auth::tokens::{Keyring, Tokens};
 use crate::server::gate::Gate;
@@ -21,6 +20,8 @@ pub struct LiveSettings {
     pub control: ControlSettings,
     /// The admin API at the start.
     pub admin: AdminSettings,
+    /// Alerts at the start.
+    pub alerts: AlertSettings,
     /// Callers' tokens; none if it was started without: then callers need none until a restart.
     pub tokens: Option<Arc<Keyring>>,
     /// The password of the Redis protocol; the same holds.
@@ -66,6 +67,7 @@ impl LiveSettings {
         for (name, is_same) in [
             ("control", self.control == config.control),
             ("admin", self.admin == config.admin_settings),
+            ("alerts", self.alerts == config.alerts),
         ] {
             if !is_same && !changed.iter().any(|known| known == name) {
                 changed.push(name.into());

@@ -21,6 +21,7 @@ pub use offline::NewPrincipal;
 pub use settings::{AdminOptions, AdminSettings, AdminToken, AnonymousAccess, ExternalUrl, SubjectDisplay};
 
 use self::connection::AdminFrontEnd;
+use self::endpoints::watch::publish::publish_events;
 use self::service::AdminService;
 use super::gate::Gate;
 use super::net::accept::accept;
@@ -122,6 +123,13 @@ impl Admin {
     /// Serves requests on `listener` until `shutdown` completes, and then drains.
     pub async fn serve(&self, listener: Listener, shutdown: impl Future<Output = ()>) {
         let front_end = Arc::new(AdminFrontEnd::new(Arc::clone(&self.service)));
-        accept(listener, &self.gate, front_end, shutdown).await;
+        let stopping = async {
+            shutdown.await;
+            self.service.stopping.send_replace(true);
+        };
+        tokio::select! {
+            () = accept(listener, &self.gate, front_end, stopping) => {}
+            () = publish_events(&self.service) => {}
+        }
     }
 }

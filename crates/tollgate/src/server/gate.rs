@@ -8,13 +8,16 @@ use super::observers::{ObservedVerdict, VerdictEvent, VerdictObserver};
 #[cfg(test)]
 use super::panic_guard::{PANIC_COST, PANIC_DOMAIN};
 use super::store::{AnyRuleLimiter, AnyStore, AnyThrottle};
-use super::telemetry::{MetricNames, Metrics, ObserverState, Protocol, Telemetry, ThrottleTally};
+use super::telemetry::watch::Watch;
+use super::telemetry::watch::sampler::Sampler;
+use super::telemetry::{MetricNames, Metrics, ObserverState, Protocol, Telemetry, ThrottleTally, TotalFigures};
 use crate::compat::ratelimit::{CallOutcome, RatelimitCompat};
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, PoisonError};
-use tollgate_limiter::clock::{StartTime, Stopwatch};
+use std::time::Duration;
+use tollgate_limiter::clock::{Clock, StartTime, Stopwatch};
 use tollgate_limiter::core::algorithm::cell::Reply;
 use tollgate_limiter::core::rules::{
     Attempt, AttributeEdit, EditProblems, Explanation, RowEdit, RuleSet, Ruling, UnknownDomain, Verdict,
@@ -308,6 +311,34 @@ impl Gate {
     /// The last distinct attempts.
     pub fn recent_attempts(&self) -> &RecentAttempts {
         &self.recent_attempts
+    }
+
+    /// The observation of this server.
+    pub(crate) fn watch(&self) -> &Watch {
+        &self.telemetry.metrics().watch
+    }
+
+    /// Samples the counters into the time series once a second, without end.
+    pub async fn keep_sampling(&self) {
+        let mut sampler = Sampler::default();
+        loop {
+            let now_ms = Clock::wall().now().as_micros() / 1_000;
+            self.sample(&mut sampler, now_ms);
+            // To the end of the second, and not before it.
+            tokio::time::sleep(Duration::from_millis(1_000 - now_ms % 1_000)).await;
+        }
+    }
+
+    /// Adds the second that ended last to the time series.
+    pub(super) fn sample(&self, sampler: &mut Sampler, now_ms: u64) {
+        let active = self.active_rules.load_full();
+        let rules = active.limiter.rules();
+        sampler.sample(now_ms, self.watch(), self.totals(), rules, &active.observer_state);
+    }
+
+    /// The counters of all checks since the start.
+    pub(crate) fn totals(&self) -> TotalFigures {
+        self.telemetry.metrics().totals(self.store.call_times())
     }
 
     /// The values of the metrics.

@@ -1,11 +1,14 @@
 //! Connections, for every front end alike: listeners, TLS, limits on connections and memory, idle timeouts, drain.
 //!
+//! `http_client.rs` is the other side: commands, webhooks and the exporter of metrics call servers.
+//!
 //! A front end implements `accept::FrontEnd` and hands each of its connections to `serve_connection`. It knows bytes
 //! and requests; everything here knows neither.
 
 pub(super) mod accept;
 pub mod authority_io;
 mod connection;
+pub(crate) mod http_client;
 pub(super) mod idle;
 pub mod listen;
 pub(super) mod memory_budget;

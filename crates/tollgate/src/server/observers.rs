@@ -56,14 +56,15 @@ pub(crate) enum ObservedVerdict<'a> {
     },
 }
 
-impl<A, B, C, D> VerdictObserver for (&A, &B, &C, &D)
+impl<A, B, C, D, E> VerdictObserver for (&A, &B, &C, &D, &E)
 where
     A: VerdictObserver,
     B: VerdictObserver,
     C: VerdictObserver,
     D: VerdictObserver,
+    E: VerdictObserver,
 {
-    type RuleState = (A::RuleState, B::RuleState, C::RuleState, D::RuleState);
+    type RuleState = (A::RuleState, B::RuleState, C::RuleState, D::RuleState, E::RuleState);
 
     fn rule_state(&self, rules: &RuleSet) -> Self::RuleState {
         (
@@ -71,6 +72,7 @@ where
             self.1.rule_state(rules),
             self.2.rule_state(rules),
             self.3.rule_state(rules),
+            self.4.rule_state(rules),
         )
     }
 
@@ -80,5 +82,6 @@ where
         self.1.record(&state.1, event);
         self.2.record(&state.2, event);
         self.3.record(&state.3, event);
+        self.4.record(&state.4, event);
     }
 }

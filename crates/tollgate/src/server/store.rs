@@ -7,7 +7,7 @@ use tollgate_limiter::core::{Cell, Cost, Micros, Source};
 use tollgate_limiter::store::fallback::Fallback;
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::redis::Redis;
-use tollgate_limiter::store::{Store, StoreError, StoreMode, StoreStatus};
+use tollgate_limiter::store::{CALL_BUCKETS, Store, StoreError, StoreMode, StoreStatus};
 use tollgate_limiter::{self as limiter, AttemptItem, CheckResult, CombinedVerdict, ForgetError, RuleLimiter};
 
 /// The shared store with its fallback.
@@ -62,6 +62,14 @@ impl AnyStore {
         match self {
             Self::Memory(_) => 1,
             Self::Redis(store) => store.instances().count(),
+        }
+    }
+
+    /// The times of calls to the shared store, by bucket. Zero for a store in this process.
+    pub(super) fn call_times(&self) -> [u64; CALL_BUCKETS] {
+        match self {
+            Self::Memory(_) => [0; CALL_BUCKETS],
+            Self::Redis(store) => store.status().calls.map_or([0; CALL_BUCKETS], |calls| calls.durations),
         }
     }
 

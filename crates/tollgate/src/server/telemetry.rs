@@ -4,21 +4,29 @@
 //! protocols, results and sources, all chosen by the operator or by this program: no caller can add a series, except for
 //! descriptor names that contain request values, and their number is bounded.
 
+mod alerts;
 mod control;
 mod decisions;
 mod faults;
 mod histogram;
+pub mod otlp;
 mod rule_matches;
 mod store;
+pub(crate) mod watch;
 
+pub use alerts::AlertMetrics;
 pub use control::{ControlMetrics, LiveSummary};
 pub use decisions::Protocol;
 pub(super) use decisions::ThrottleTally;
 pub(crate) use decisions::rule_index;
+pub(crate) use decisions::{RuleFigures, TotalFigures};
+pub(crate) use histogram::{LATENCY_BOUNDS_NS, LATENCY_BUCKETS};
 
 use self::faults::Faults;
 use self::store::StoreMetrics;
 use super::headers::{RetryQueues, RuleQueues};
+use self::watch::Watch;
+use self::watch::top::TopRules;
 use super::store::AnyStore;
 use crate::compat::ratelimit::{RatelimitCollector, RatelimitCounts, RatelimitStats};
 use decisions::{Decisions, RuleCounts};
@@ -65,6 +73,8 @@ pub struct Metrics {
     pub faults: Faults,
     /// Time from planning to verdict.
     pub(super) seconds: Histogram,
+    /// Time series, sampled decisions, refused subjects, and the events of streams.
+    pub(super) watch: Watch,
     /// Cost attributes that were not whole numbers.
     pub(super) invalid_costs: AlignedCount,
     /// Number of active rules.
@@ -79,6 +89,8 @@ pub struct Metrics {
     pub(crate) rules_installed: AlignedCount,
     /// The control plane.
     pub control: ControlMetrics,
+    /// Alerts.
+    pub alerts: Arc<AlertMetrics>,
     /// Connections open now.
     pub connections: AlignedCount,
     /// Connections since the start.
@@ -86,7 +98,7 @@ pub struct Metrics {
 }
 
 /// The counters that observers keep for one rule set.
-pub(super) type ObserverState = (RuleCounts, RatelimitCounts, Arc<ActiveMatches>, RuleQueues);
+pub(crate) type ObserverState = (RuleCounts, RatelimitCounts, Arc<ActiveMatches>, TopRules, RuleQueues);
 
 /// Counts one connection as open until it is dropped.
 #[derive(Debug)]
@@ -138,8 +150,17 @@ impl Telemetry {
 impl Metrics {
     /// The observers of every verdict. A new one is one more element.
     #[inline]
-    pub(super) fn observers(&self) -> (&Decisions, &RatelimitStats, &RuleMatches, &RetryQueues) {
-        (&self.decisions, &self.ratelimit, &self.matches, &self.retry_queues)
+    pub(super) fn observers(&self) -> (&Decisions, &RatelimitStats, &RuleMatches, &Watch, &RetryQueues) {
+        (&self.decisions, &self.ratelimit, &self.matches, &self.watch, &self.retry_queues)
+    }
+
+    /// The counters of all checks, with the times of calls to the store.
+    pub(super) fn totals(&self, store: [u64; LATENCY_BUCKETS]) -> TotalFigures {
+        TotalFigures {
+            decision: self.seconds.counts(),
+            store,
+            ..self.decisions.totals()
+        }
     }
 
     /// Counts a connection until the returned guard is dropped.
@@ -186,6 +207,7 @@ impl Collector for Metrics {
         self.matches.encode(&mut encoder)?;
         self.retry_queues.encode(&mut encoder)?;
         self.control.encode(&mut encoder)?;
+        self.alerts.encode(&mut encoder)?;
         let seconds = encoder.encode_descriptor(
             "tollgate_decision",
             "Time from planning to verdict, in seconds.",
@@ -220,6 +242,12 @@ impl Collector for Metrics {
             self.reload_failed.get(),
         )?;
         gauge("tollgate_connections", "Open connections.", self.connections.get())?;
+        let clients = self.watch.stream_clients().get();
+        gauge(
+            "tollgate_stream_clients",
+            "Open event streams of the admin API.",
+            clients,
+        )?;
         let mut build = encoder.encode_descriptor(
             "tollgate_build_info",
             "Version of the running program.",

@@ -108,7 +108,7 @@ fn behind_a_proxy_its_name_is_known_and_cookies_are_secure() {
 fn without_tls_the_cookie_is_of_this_port_and_strict() {
     let server = AdminServer::fresh();
     let body = json!({ "code": server.links.setup, "name": "anna", "password": PASSWORD });
-    let done = server.post_page("/v1/setup", &body).expect(201);
+    let done = server.request("POST", "/v1/setup").page("").json(&body).expect(201);
     let cookie = done.header("set-cookie").unwrap();
     assert!(
         cookie.starts_with(&format!("tollgate_{}=", server.address.port())),
@@ -174,8 +174,7 @@ fn every_response_has_the_headers_that_protect_browsers_and_none_of_cors() {
     let origin = "http://evil.example";
     let targets = [
         "/",
-        "/setup.js",
-        "/setup.css",
+        "/a/none/app.js",
         "/v1/status",
         "/v1/openapi.json",
         "/nowhere",
@@ -214,7 +213,13 @@ fn every_response_has_the_headers_that_protect_browsers_and_none_of_cors() {
         assert_eq!(answer.header("referrer-policy"), Some("no-referrer"));
         assert_eq!(answer.header("cross-origin-opener-policy"), Some("same-origin"));
         assert_eq!(answer.header("cross-origin-resource-policy"), Some("same-origin"));
-        assert_eq!(answer.header("cache-control"), Some("no-store"));
+        // The page holds nothing of the server: it is kept, and asked for again each time.
+        let caching = if answer.body.starts_with("<!doctype html>") {
+            "no-cache"
+        } else {
+            "no-store"
+        };
+        assert_eq!(answer.header("cache-control"), Some(caching));
         assert!(
             !answer
                 .headers
@@ -230,27 +235,131 @@ fn every_response_has_the_headers_that_protect_browsers_and_none_of_cors() {
 fn the_page_needs_nothing_that_its_policy_forbids() {
     let server = AdminServer::fresh();
     let page = server.request("GET", "/").expect(200).body;
-    let check = |text: &str, forbidden: &str| {
-        for forbidden in forbidden.split(',') {
-            assert!(!text.contains(forbidden), "{forbidden} in {text}");
-        }
-    };
-    check(&page, "<script>,style=,onclick,onload,javascript:,http://,https://");
-    let script = server.request("GET", "/setup.js").expect(200).body;
-    check(
-        &script,
-        "innerHTML,outerHTML,insertAdjacentHTML,document.write,eval(,new Function,Worker,.style",
-    );
-    for path in page
-        .split("href=\"")
-        .chain(page.split("src=\""))
-        .skip(1)
-        .filter_map(|part| part.split('"').next())
-    {
-        if ["setup.css", "setup.js"].contains(&path) {
-            server.request("GET", &format!("/{path}")).expect(200);
+    for forbidden in [
+        "<script>",
+        "<style",
+        "style=",
+        "onclick",
+        "onload",
+        "javascript:",
+        "http://",
+        "https://",
+    ] {
+        assert!(!page.contains(forbidden), "{forbidden} in {page}");
+    }
+    let files = files_of(&server, &page);
+    assert!(files.iter().any(|(path, _)| path.ends_with("app.css")), "{page}");
+    for (path, text) in files.iter().filter(|(path, _)| path.ends_with(".js")) {
+        for forbidden in [
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "new Function",
+            "new Worker",
+            "http://",
+            "https://",
+        ] {
+            // The name of a namespace is no address.
+            let text = text.replace("http://www.w3.org/2000/svg", "");
+            assert!(!text.contains(forbidden), "{forbidden} in {path}");
         }
     }
+}
+
+/// The files that a page names, and those that they import, each with its text.
+fn files_of(server: &AdminServer, page: &str) -> Vec<(String, String)> {
+    let mut paths: Vec<String> = quoted(page).filter(|text| text.starts_with("a/")).collect();
+    let mut files: Vec<(String, String)> = Vec::new();
+    while let Some(path) = paths.pop() {
+        if files.iter().any(|(known, _)| *known == path) {
+            continue;
+        }
+        let text = server.request("GET", &format!("/{path}")).send_unchecked();
+        assert_eq!(text.status, 200, "{path}");
+        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let imported = quoted(&text.body).filter(|name| name.ends_with(".js") && !name.contains(' '));
+        paths.extend(
+            imported.filter_map(|name| match (name.strip_prefix("./"), name.strip_prefix("../")) {
+                (Some(name), _) => Some(format!("{folder}/{name}")),
+                (None, Some(name)) => Some(format!("{}/{name}", folder.rsplit_once('/')?.0)),
+                (None, None) => None,
+            }),
+        );
+        files.push((path, text.body));
+    }
+    files
+}
+
+/// The texts between double quotes.
+fn quoted(text: &str) -> impl Iterator<Item = String> + '_ {
+    text.split('"').skip(1).step_by(2).map(str::to_owned)
+}
+
+#[test]
+fn files_of_the_dashboard_are_compressed_and_never_change_under_their_address() {
+    let server = AdminServer::fresh();
+    let page = server.request("GET", "/").expect(200).body;
+    let script = quoted(&page).find(|text| text.ends_with("/app.js")).unwrap();
+    let digest = script.split('/').nth(1).unwrap();
+    assert!(
+        digest.len() == 32 && digest.chars().all(|digit| digit.is_ascii_hexdigit()),
+        "{script}"
+    );
+    let plain = server.request("GET", &format!("/{script}")).send_unchecked();
+    assert_eq!(plain.header("content-type"), Some("text/javascript; charset=utf-8"));
+    assert_eq!(
+        plain.header("cache-control"),
+        Some("public, max-age=31536000, immutable")
+    );
+    assert_eq!(plain.header("vary"), Some("accept-encoding"));
+    assert_eq!(plain.header("content-encoding"), None);
+    assert!(plain.header("content-security-policy").is_some());
+    assert!(packed_bytes(&server, &script) * 2 < plain.body.len());
+    for path in [
+        "/a/0123456789abcdef0123456789abcdef/app.js".to_owned(),
+        format!("/a/{digest}/nowhere.js"),
+        format!("/a/{digest}/index.html"),
+        format!("/a/{digest}/../../Cargo.toml"),
+        format!("/a/{digest}/%2e%2e/ui.rs"),
+    ] {
+        let answer = server.request("GET", &path).send_unchecked();
+        assert_eq!(
+            (answer.status, answer.json()["code"].clone()),
+            (404, json!("not-found")),
+            "{path}"
+        );
+    }
+    let post = server.request("POST", &format!("/{script}")).send_unchecked();
+    assert_eq!(post.status, 405);
+}
+
+/// The length of a file as browsers get it.
+fn packed_bytes(server: &AdminServer, path: &str) -> usize {
+    let request = server.request("HEAD", &format!("/{path}"));
+    let head = request.header("Accept-Encoding", "br, gzip").send_for_head();
+    let value = |name: &str| {
+        let mut lines = head.lines().filter_map(|line| line.split_once(": "));
+        lines
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value.to_owned())
+    };
+    assert_eq!(value("content-encoding").as_deref(), Some("gzip"), "{path}: {head}");
+    let length = value("content-length").unwrap_or_else(|| panic!("{path}: {head}"));
+    length.parse().unwrap()
+}
+
+#[test]
+fn the_overview_is_within_its_budget() {
+    let server = AdminServer::fresh();
+    let page = server.request("GET", "/").expect(200).body;
+    let files = files_of(&server, &page);
+    let bytes: usize =
+        files.iter().map(|(path, _)| packed_bytes(&server, path)).sum::<usize>() + packed_bytes(&server, "");
+    assert!(bytes <= 60 << 10, "{bytes} bytes in {} files", files.len());
+    // With the page, and six calls of the API.
+    assert!(files.len() + 7 <= 15, "{} files", files.len());
 }
 
 #[test]

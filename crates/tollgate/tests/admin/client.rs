@@ -131,18 +131,28 @@ impl Request {
 impl Request {
     /// Sends it, and returns the status; the response to HEAD has a length and no body.
     pub(crate) fn send_unchecked_head(&self) -> u16 {
-        let mut client = Client::connect(self.address);
-        let mut head = format!("{} {} HTTP/1.1\r\nHost: {}\r\n", self.method, self.target, self.address);
-        for (name, value) in &self.headers {
-            head.push_str(&format!("{name}: {value}\r\n"));
-        }
-        client.send(head + "\r\n");
-        let text = client.rest();
+        let text = self.send_for_head();
         text.split(' ')
             .nth(1)
             .unwrap_or_else(|| panic!("{text}"))
             .parse()
             .unwrap()
+    }
+
+    /// Sends it as the last request of its connection, and returns the head of the response.
+    pub(crate) fn send_for_head(&self) -> String {
+        let mut client = Client::connect(self.address);
+        let mut head = format!(
+            "{} {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n",
+            self.method, self.target, self.address
+        );
+        for (name, value) in &self.headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        client.send(head + "\r\n");
+        let text = client.rest();
+        text.split_once("\r\n\r\n")
+            .map_or(text.clone(), |(head, _)| head.to_owned())
     }
 }
 

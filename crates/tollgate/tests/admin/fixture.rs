@@ -14,6 +14,7 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tollgate::alerts::{AlertOptions, Alerts};
 use tollgate::config::{DataDir, Sources};
 use tollgate::control::model::{Digest, Role};
 use tollgate::control::{Control, ControlOptions, DatabaseChoice};
@@ -64,6 +65,7 @@ pub(crate) struct AdminServer {
 pub(crate) struct StartOptions {
     pub(crate) settings: AdminSettings,
     pub(crate) control: ControlOptions,
+    pub(crate) alerts: AlertOptions,
     pub(crate) choice: DatabaseChoice,
     pub(crate) file_layer: String,
     /// The server of its database, as long as a server of the API uses it.
@@ -105,6 +107,7 @@ impl AdminServer {
             _postgres,
             settings: AdminSettings::default(),
             control: ControlOptions::default(),
+            alerts: AlertOptions::default(),
             choice,
             file_layer: FILE_LAYER.to_owned(),
         };
@@ -148,6 +151,7 @@ impl AdminServer {
                 address: listener.address().unwrap(),
                 tls: None,
                 drain: Duration::from_secs(1),
+                alerts: Alerts::new(Arc::clone(&gate), control.clone(), options.alerts.clone()),
                 decisions: tokio::runtime::Handle::current(),
             };
             let admin = Admin::new(Arc::clone(&gate), control.clone(), admin_options);
@@ -197,7 +201,7 @@ impl AdminServer {
         Self::open(folder, options)
     }
 
-    fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         let _ = self.stop.take().map(|stop| stop.send(()));
         if let Some(served) = self.served.take() {
             let _ = self.runtime.block_on(served);

@@ -13,6 +13,7 @@ mod away;
 mod browser;
 mod client;
 mod conditions;
+mod figures;
 mod fixture;
 mod matrix;
 mod rules;

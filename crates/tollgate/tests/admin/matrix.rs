@@ -58,8 +58,6 @@ macro_rules! table {
 
 const TABLE: &[Line] = table! {
     GET "/" Open Same "" 200;
-    GET "/setup.js" Open Same "" 200;
-    GET "/setup.css" Open Same "" 200;
     GET "/v1/livez" Open Same "" 200;
     GET "/v1/openapi.json" Open Same "" 200;
     GET "/v1/schema/rules.json" Open Same "" 200;
@@ -107,6 +105,14 @@ const TABLE: &[Line] = table! {
     GET "/v1/subject?domain=DOMAIN&merchant=m" Operator Refused "" 200;
     POST "/v1/explain" Operator Refused r#"{"domain":"DOMAIN","attributes":{"merchant":"m"}}"# 200;
     POST "/v1/forget?dry_run=true" Operator Refused r#"{"domain":"DOMAIN","attributes":{"merchant":"m"}}"# 200;
+    GET "/v1/series?domain=DOMAIN&rule=RULE" View Refused "" 200;
+    GET "/v1/top?domain=DOMAIN" View Refused "" 200;
+    GET "/v1/stream" View Same "" 200;
+    POST "/v1/try" Operator Refused r#"{"domain":"DOMAIN","attributes":{"merchant":"m"}}"# 200;
+    GET "/v1/alerts" View Same "" 200;
+    POST "/v1/alerts/silence?dry_run=true" Operator Refused r#"{"domain":"DOMAIN","until":UNTIL,"reason":"x"}"# 200;
+    DELETE "/v1/alerts/silence?id=none&dry_run=true" Operator Same "" 404;
+    POST "/v1/webhooks/test" Admin Refused r#"{"name":"none"}"# 404;
     GET "/v1/audit" Operator Same "" 200;
     GET "/v1/audit/verify" Operator Refused "" 200;
 };
@@ -123,7 +129,12 @@ impl Line {
 
     fn request(&self, server: &AdminServer, domain: &str) -> Request {
         let rule = if domain == "shop" { "shop-plan" } else { "plan" };
-        let of = |text: &str| text.replace("DOMAIN", domain).replace("RULE", rule);
+        let of = |text: &str| {
+            let in_an_hour = (tollgate::control::database::now_ms() + 3_600_000).to_string();
+            text.replace("DOMAIN", domain)
+                .replace("RULE", rule)
+                .replace("UNTIL", &in_an_hour)
+        };
         let mut request = server.request(self.method, &of(self.target)).page("").if_match("*");
         if !self.body.is_empty() {
             request = request.header("Content-Type", "application/json").body(of(self.body));

@@ -210,7 +210,7 @@ fn state_is_shown_before_and_after_the_first_change() {
         );
         assert_eq!(
             server.get("/v1/store").expect(200).json(),
-            json!({ "kind": "memory", "available": true })
+            json!({ "kind": "memory", "available": true, "error": null, "instances": 1, "servers": [] })
         );
         assert_eq!(
             server.request("GET", "/v1/livez").expect(200).json(),

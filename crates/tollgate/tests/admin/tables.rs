@@ -286,6 +286,49 @@ fn rows_are_listed_in_pages_and_filtered_on_the_server() {
 }
 
 #[test]
+fn rows_without_their_rule_are_listed_page_by_page() {
+    let server = AdminServer::start();
+    let mut lines = String::new();
+    for number in 0..1_500 {
+        lines.push_str(&format!(
+            "{{\"rule\":\"plan\",\"subject\":{{\"merchant\":\"m_{number}\"}},\"terms\":\"5/min\"}}\n"
+        ));
+    }
+    let import = server.by_admin("POST", "/v1/overrides/import");
+    import.body(lines).expect(200);
+    let body = json!({ "terms": "5/min", "allow_orphan": true });
+    for target in [
+        "rule=gone&merchant=m_1",
+        "rule=retired&merchant=m_2",
+        "rule=retired&merchant=m_3",
+    ] {
+        let put = server.by_admin("PUT", &format!("/v1/override?{target}"));
+        put.if_absent().json(&body).expect(201);
+    }
+    let (mut found, mut after) = (Vec::new(), String::new());
+    loop {
+        let page = server
+            .get(&format!("/v1/overrides?orphans=true&limit=2{after}"))
+            .expect(200)
+            .json();
+        let items = page["items"].as_array().unwrap();
+        assert!(
+            items.len() <= 2 && items.iter().all(|row| row["orphan"] == true),
+            "{items:?}"
+        );
+        found.extend(items.iter().map(|row| row["subject"]["merchant"].clone()));
+        match page["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(found, ["m_1", "m_2", "m_3"]);
+    let all = server.get("/v1/overrides?orphans=false&limit=1000").expect(200).json();
+    assert_eq!(all["items"].as_array().unwrap().len(), 1_000);
+    server.get("/v1/overrides?orphans=perhaps").refused(400, "malformed");
+}
+
+#[test]
 fn an_export_is_imported_again_in_both_forms() {
     for server in AdminServer::over_both() {
         let strange = [

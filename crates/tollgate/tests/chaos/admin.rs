@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// The token of all nodes, and its digest as settings have it.
-const TOKEN: &str = "tgt_chaos_0123456789abcdef0123456789abcdef";
+pub(crate) const TOKEN: &str = "tgt_chaos_0123456789abcdef0123456789abcdef";
 const TOKEN_SHA256: &str = "65af49a80cecbcbcf20327600bf7d9699d834551684db8a88e97a03448f39577";
 
 /// The secret that nodes of one fleet share.

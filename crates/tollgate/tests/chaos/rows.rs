@@ -2,6 +2,7 @@
 
 mod clocks;
 mod cluster;
+mod dashboards;
 mod database;
 mod errors;
 mod instance;
@@ -112,5 +113,11 @@ pub(crate) const ALL: &[Row] = &[
         48,
         "an instance starts without the control service",
         propagation::orphaned,
+    ),
+    row(49, "too many dashboards, readers and logins", dashboards::crowded),
+    row(
+        50,
+        "the store comes and goes, and the receiver of alerts hangs",
+        dashboards::silent_receiver,
     ),
 ];

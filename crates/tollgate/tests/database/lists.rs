@@ -3,7 +3,7 @@
 use crate::fixture::{START_MS, Storage, attribute, author, commit, key, on_both, row, run};
 use std::sync::atomic::Ordering;
 use tollgate::control::database::{
-    AttributeFilter, AttributeKey, AuditFilter, Database, DatabaseError, Retention, RowFilter, RowKey,
+    AttributeFilter, AttributeKey, AuditFilter, Database, DatabaseError, Retention, RowFilter, RowKey, StoredSilence,
 };
 use tollgate::control::model::ChangeBody;
 
@@ -256,5 +256,49 @@ fn those_who_listen_are_woken_by_commits() {
             assert_eq!(other.head().await.unwrap().unwrap().revision, 3);
         }
         database.anchor_audit(&author("system")).await.unwrap();
+    });
+}
+
+#[test]
+fn silences_last_until_they_are_ended_or_over() {
+    on_both(async |_, database| {
+        assert_eq!(database.silences(0).await, Ok(Vec::new()), "nothing is written for it");
+        let silence = |id: &str, until| StoredSilence {
+            id: id.to_owned(),
+            body: format!("{{\"reason\":\"o'brien {id}\"}}"),
+            until,
+        };
+        for (id, until) in [("a", START_MS + 100), ("b", START_MS + 200)] {
+            database.add_silence(silence(id, until), &author("ada")).await.unwrap();
+        }
+        let ids = async |now| -> Vec<String> {
+            let found = database.silences(now).await.unwrap();
+            found.into_iter().map(|silence| silence.id).collect()
+        };
+        assert_eq!(ids(START_MS).await, ["a", "b"]);
+        assert_eq!(ids(START_MS + 100).await, ["b"]);
+        assert_eq!(
+            database.silences(START_MS + 100).await.unwrap(),
+            [silence("b", START_MS + 200)]
+        );
+        database.delete_silence("b", &author("eve")).await.unwrap();
+        assert!(matches!(
+            database.delete_silence("b", &author("eve")).await,
+            Err(DatabaseError::Missing(_))
+        ));
+        let entries = database.audit(&AuditFilter::default(), None, 3).await.unwrap();
+        let actions: Vec<(&str, &str)> = entries
+            .iter()
+            .map(|entry| (entry.action.as_str(), entry.actor.as_str()))
+            .collect();
+        assert_eq!(
+            actions,
+            [
+                ("silence.delete", "eve"),
+                ("silence.add", "ada"),
+                ("silence.add", "ada")
+            ]
+        );
+        assert!(entries[0].before.contains("o'brien b"), "{}", entries[0].before);
     });
 }

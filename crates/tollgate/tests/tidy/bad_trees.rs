@@ -3,6 +3,7 @@
 mod vocabulary;
 
 use crate::repository::File;
+use crate::rules::dashboard::{self, SINKS, sinks};
 use crate::rules::{
     ALGORITHMS, MACHINE_PATHS, Rule, SERVER_CALLS, UNFINISHED, algorithm_files, dependencies, imports, lengths,
     machine_paths, module_files, redis_layers, server_calls, titles, top_level, unfinished, white_space,
@@ -167,6 +168,30 @@ fn untidy_files_are_noticed() {
             "tmp: is not in the list of top-level entries",
         ],
     );
+}
+
+#[test]
+fn sinks_and_white_space_of_the_dashboard_are_noticed() {
+    let file = |text: &str| {
+        [File {
+            path: "crates/tollgate/src/ui/pages/a.js".into(),
+            text: text.into(),
+        }]
+    };
+    for sink in SINKS {
+        let violations = sinks(&file(&format!("good();\nelement.{sink} x;\n")));
+        assert!(
+            violations
+                .iter()
+                .any(|found| found.contains("a.js:2") && found.contains(sink)),
+            "{sink}"
+        );
+    }
+    assert_eq!(sinks(&file("s(\"http://www.w3.org/2000/svg\");\n")), [""; 0]);
+    for text in ["a();", "a();\n\n", "a(); \n", "\ta();\n"] {
+        assert_eq!(dashboard::white_space(&file(text)).len(), 1, "{text:?}");
+    }
+    assert_eq!(dashboard::white_space(&file("a();\n")), [""; 0]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ mod rules;
 mod source;
 
 use repository::repository;
-use rules::{Rule, tree, vocabulary};
+use rules::{Rule, dashboard, tree, vocabulary};
 
 /// Tests with these names, each of one rule.
 macro_rules! tests {
@@ -34,6 +34,8 @@ tests! {
     no_path_of_a_machine_is_written_down => check(rules::machine_paths),
     front_ends_do_not_know_each_other => check(rules::imports),
     layers_of_the_redis_store_import_one_way => check(rules::redis_layers),
+    the_dashboard_has_no_sinks => check(dashboard::sinks),
+    white_space_of_the_dashboard_is_clean => check(dashboard::white_space),
     nothing_strays_at_the_top => check(rules::top_level),
     names_use_the_words_of_the_field => check_except("names", vocabulary::names),
     text_for_users_has_no_banned_words => check_except("texts", vocabulary::texts),

@@ -56,6 +56,22 @@ impl Rule {
         }
     }
 
+    /// Calls `visit` with each `per` attribute of an attempt and its value as counted, in the rule's order. False if one is missing.
+    #[inline]
+    pub fn visit_subject(&self, attempt: &Attempt<'_>, mut visit: impl FnMut(&str, &[u8])) -> bool {
+        for dimension in self.per.iter() {
+            let mut is_missing = true;
+            for value in attempt.values(&dimension.attribute) {
+                visit(&dimension.attribute, dimension.value(value).bytes());
+                is_missing = false;
+            }
+            if is_missing {
+                return false;
+            }
+        }
+        true
+    }
+
     #[cold]
     fn value_counts(&self, attempt: &Attempt<'_>) -> Vec<u8> {
         let count = |dimension: &Dimension| attempt.values(&dimension.attribute).count() as u64;

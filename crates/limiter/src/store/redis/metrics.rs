@@ -1,8 +1,8 @@
 //! Metrics of the shared store.
 
-use crate::store::{CallMetrics, LastError, RedisErrorCode, StoreError};
+use crate::store::{CALL_BOUNDS_US, CALL_BUCKETS, CallMetrics, LastError, RedisErrorCode, StoreError};
 use std::sync::atomic::{AtomicU64, Ordering};
-use tollgate_core::Timestamp;
+use tollgate_core::{Micros, Timestamp};
 
 /// Counts since a shared store was opened.
 #[derive(Debug, Default)]
@@ -27,6 +27,8 @@ pub struct RedisMetrics {
     pub replica_misses: AtomicCount,
     /// Restarts of background tasks after a panic.
     pub task_restarts: AtomicCount,
+    durations: [AtomicCount; CALL_BUCKETS],
+    duration_us: AtomicCount,
     errors: [AtomicCount; CODES],
     /// The local time of the last of each, in microseconds; zero if there was none.
     last: [AtomicU64; CODES],
@@ -70,7 +72,19 @@ impl RedisMetrics {
             replica_reads: self.replica_reads.get(),
             replica_misses: self.replica_misses.get(),
             task_restarts: self.task_restarts.get(),
+            durations: std::array::from_fn(|index| self.durations.get(index).map_or(0, AtomicCount::get)),
+            duration_us: self.duration_us.get(),
         }
+    }
+
+    /// Counts calls that took this long.
+    pub(crate) fn record_calls(&self, duration: Micros, calls: u64) {
+        let us = duration.get();
+        let bound = CALL_BOUNDS_US.iter().position(|bound| us <= *bound);
+        if let Some(count) = self.durations.get(bound.unwrap_or(CALL_BOUNDS_US.len())) {
+            count.add(calls);
+        }
+        self.duration_us.add(us.saturating_mul(calls));
     }
 
     pub(crate) fn count(&self, error: StoreError, now: Timestamp) {

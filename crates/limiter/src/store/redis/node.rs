@@ -24,7 +24,7 @@ use super::context::{ClockSource, Deadline, ReadFrom, StoreContext};
 use super::near_cache::RoundTrip;
 use super::script::call::{CallTiming, ChargeReply, ScriptOp, ScriptReply};
 use crate::clock;
-use crate::store::{BreakerState, RedisErrorCode, StoreError};
+use crate::store::{BreakerState, RedisErrorCode, ServerStatus, StoreError};
 use redis::{Cmd, Value};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -121,6 +121,18 @@ impl Node {
             let is_closed = self.breaker.state() == BreakerState::Closed;
             last_error.filter(|_| !is_closed).map(|error| error.to_string())
         })
+    }
+
+    /// What operators should know of it.
+    pub(crate) fn status(&self) -> ServerStatus {
+        let endpoint = self.connector.endpoint();
+        ServerStatus {
+            address: endpoint.map(|endpoint| endpoint.to_string()).unwrap_or_default(),
+            is_replica: self.connector.is_replica(),
+            breaker: self.breaker.state(),
+            error: self.error(),
+            round_trip: self.connector.round_trips().status().map(|status| status.median),
+        }
     }
 
     /// Sends requests of one operation; peeks go to a replica where one is healthy, with half the deadline.
@@ -364,6 +376,7 @@ impl Node {
             None => vec![Err(StoreError::Timeout.into()); groups.len()],
         };
         let received = clock.now();
+        metrics.record_calls(received.since(sent), groups.len() as u64);
         let read = |(group, reply): (&CallGroup, Result<Vec<u8>, Failure>)| {
             reply.and_then(|reply| {
                 let reply = group.call.read(&reply);

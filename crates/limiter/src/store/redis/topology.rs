@@ -14,8 +14,9 @@ use super::context::{Deadline, StoreContext};
 use super::key::RedisKey;
 use super::lease_reaper::LeaseServers;
 use super::node::Node;
+use super::node::replica_set::ReplicaSet;
 use super::node::request::{NodeReply, NodeRequest, NodeResult};
-use crate::store::{BreakerState, RoundTripStatus, StoreError};
+use crate::store::{BreakerState, RoundTripStatus, ServerStatus, StoreError};
 use std::sync::Arc;
 use tollgate_core::{Charge, Timestamp};
 
@@ -104,6 +105,20 @@ impl Topology {
                 known.max_by_key(|status| (status.deadline_needed.is_some(), status.median))
             }
         }
+    }
+
+    /// Every server, primaries before their replicas.
+    pub(crate) fn servers(&self) -> Vec<ServerStatus> {
+        let primaries = match self {
+            Self::Single(node, _) => vec![Arc::clone(node)],
+            Self::Cluster(cluster) => cluster.nodes().into_iter().map(|(_, node)| node).collect(),
+        };
+        let with_replicas = primaries.into_iter().flat_map(|node| {
+            let replicas = node.replicas().map_or_else(Vec::new, ReplicaSet::all);
+            let replicas = replicas.into_iter().map(|(_, replica)| replica);
+            std::iter::once(node).chain(replicas).collect::<Vec<_>>()
+        });
+        with_replicas.map(|node| node.status()).collect()
     }
 
     /// The reason why a server is unreachable, if one is.

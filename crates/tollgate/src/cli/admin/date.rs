@@ -1,6 +1,6 @@
 //! Times of commands: dates in UTC, lengths of time from now, and their text.
 
-use crate::calendar::{days_in, is_leap};
+use crate::calendar::{date_of, days_in, is_leap};
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::quantity::parse_duration;
 
@@ -73,25 +73,9 @@ pub(crate) fn time_text(ms: u64) -> String {
     if ms == 0 {
         return "never".to_owned();
     }
-    let minutes = ms / 60_000;
-    let (mut days, minute_of_day) = (minutes / 1_440, minutes % 1_440);
-    let mut year = 1970;
-    // A year is added at a time, for at most a few thousand of them.
-    while year < 9999 {
-        let length = if is_leap(year) { 366 } else { 365 };
-        if days < length {
-            break;
-        }
-        days -= length;
-        year += 1;
-    }
-    let mut month = 1;
-    while month < 12 && days >= days_in(year, month) {
-        days -= days_in(year, month);
-        month += 1;
-    }
-    let (hour, minute) = (minute_of_day / 60, minute_of_day % 60);
-    format!("{year}-{month:02}-{:02} {hour:02}:{minute:02} UTC", days + 1)
+    let (year, month, day) = date_of(ms / 86_400_000);
+    let (hour, minute) = (ms / 3_600_000 % 24, ms / 60_000 % 60);
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 use super::banner::AdminLines;
 use super::front_ends::FrontEnds;
+use crate::alerts::{AlertOptions, Alerts};
 use crate::config::{Config, StoreSettings};
 use crate::control::{Control, ControlOptions, DatabaseChoice};
 use crate::rule_source::SharedLoader;
@@ -10,6 +11,7 @@ use crate::server::admin::{Admin, AdminOptions};
 use crate::server::gate::Gate;
 use crate::server::net::listen::{Address, Listener};
 use crate::server::net::tls::Tls;
+use crate::server::telemetry::otlp::OtlpExporter;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +28,13 @@ pub(super) enum AdminListener {
     Unavailable(String),
     /// Disabled in the settings.
     Disabled,
+}
+
+/// The parts of the server that the admin API shows and changes.
+pub(super) struct AdminParts<'a> {
+    pub(super) control: &'a Control,
+    pub(super) gate: &'a Arc<Gate>,
+    pub(super) alerts: &'a Alerts,
 }
 
 /// The runtime of the control plane and the admin API.
@@ -115,19 +124,70 @@ pub(super) fn follow(control: &Control, runtime: &Handle) -> JoinSet<()> {
     tasks
 }
 
+/// Starts alerts: watched without end on the runtime of the control plane, in a task of the set.
+pub(super) fn watch_alerts(
+    tasks: &mut JoinSet<()>,
+    admin: &AdminListener,
+    control: &Control,
+    gate: &Arc<Gate>,
+    config: &Config,
+    runtime: &Handle,
+) -> Alerts {
+    let external_url = match (&config.admin_settings.external_url, admin) {
+        (Some(url), _) => url.to_string(),
+        (None, AdminListener::Bound(_, address @ Address::Tcp(_))) => {
+            let scheme = if config.has_tls("admin") { "https" } else { "http" };
+            format!("{scheme}://{address}")
+        }
+        (None, _) => String::new(),
+    };
+    let options = AlertOptions {
+        settings: config.alerts.clone(),
+        subjects: config.admin_settings.subjects,
+        external_url,
+    };
+    let alerts = Alerts::new(Arc::clone(gate), control.clone(), options);
+    let watched = alerts.clone();
+    let watch = supervise("alerts", move || {
+        let alerts = watched.clone();
+        async move { alerts.run().await }
+    });
+    tasks.spawn_on(watch, runtime);
+    alerts
+}
+
+/// Starts sending metrics to the collector of the settings, if there is one, in a task of the set. On the runtime of the control
+/// plane: a slow collector delays no decision.
+pub(super) fn export_metrics(
+    tasks: &mut JoinSet<()>,
+    control: &Control,
+    gate: &Arc<Gate>,
+    config: &Config,
+    runtime: &Handle,
+) {
+    let Some(settings) = config.otlp.clone() else { return };
+    let instance = control.status().instance;
+    let exporter = Arc::new(OtlpExporter::new(Arc::clone(gate), settings, &instance));
+    let export = supervise("OpenTelemetry", move || {
+        let exporter = Arc::clone(&exporter);
+        async move { exporter.run().await }
+    });
+    tasks.spawn_on(export, runtime);
+}
+
 /// Serves the admin API until the front ends stop. Returns the lines for the operator.
 ///
 /// # Errors
 /// Other machines could reach it, and it is not protected.
 pub(super) async fn serve_admin(
     listener: AdminListener,
-    control: &Control,
-    gate: &Arc<Gate>,
+    parts: AdminParts<'_>,
     config: &Config,
     tls: Option<Arc<Tls>>,
     front_ends: &mut FrontEnds,
     runtime: &Handle,
 ) -> Result<Option<AdminLines>, String> {
+    let AdminParts { control, gate, alerts } = parts;
     let (listener, address) = match listener {
         AdminListener::Bound(listener, address) => (listener, address),
         AdminListener::Unavailable(reason) => return Ok(Some(AdminLines::Unavailable(reason))),
@@ -138,6 +198,7 @@ pub(super) async fn serve_admin(
         address: address.clone(),
         tls,
         drain: config.drain,
+        alerts: alerts.clone(),
         decisions: Handle::current(),
     };
     let admin = Arc::new(Admin::new(Arc::clone(gate), control.clone(), options));

@@ -2,6 +2,8 @@
 
 use crate::control::model::{Digest, Role};
 use crate::names::names;
+use std::fmt;
+use std::path::PathBuf;
 
 /// Settings of the admin API, as the operator writes them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,6 +16,8 @@ pub struct AdminSettings {
     pub subjects: SubjectDisplay,
     /// Tokens of the settings.
     pub tokens: Vec<AdminToken>,
+    /// The folder that the files of the dashboard are read from, in place of those in the program; for development.
+    pub ui_dir: Option<PathBuf>,
 }
 
 /// The parts of an external URL that requests are compared with.
@@ -36,6 +40,13 @@ pub struct AdminToken {
     pub role: Role,
     /// The domains it is limited to; empty: all.
     pub domains: Vec<String>,
+}
+
+impl fmt::Display for ExternalUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.is_https { "https" } else { "http" };
+        write!(f, "{scheme}://{}", self.authority)
+    }
 }
 
 impl AdminToken {

@@ -1,4 +1,9 @@
-//! Leases for background work, reports of instances, and hints that something has changed.
+//! Leases for background work, reports of instances, silences of alerts, and hints that something has changed.
+
+mod silences;
+
+pub use silences::StoredSilence;
+pub(super) use silences::{add_silence, delete_silence};
 
 use super::connection::{Connection, DEADLINE, ResultRow, parameters};
 use super::error::{DatabaseError, DatabaseResult};

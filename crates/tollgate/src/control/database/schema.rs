@@ -9,7 +9,7 @@ use crate::control::model::Digest;
 use sqlx::AssertSqlSafe;
 
 /// The migrations in order. The number of one is its position, from 1; they never change once released.
-const MIGRATIONS: &[&[&str]] = &[TABLES, SIZES];
+const MIGRATIONS: &[&[&str]] = &[TABLES, SIZES, SILENCES];
 
 const TABLES: &[&str] = &[
     "CREATE TABLE head (
@@ -67,6 +67,10 @@ const SIZES: &[&str] = &[
     "INSERT INTO table_size (name, items) SELECT 'subject_attribute', count(*) FROM subject_attribute",
     "CREATE INDEX idempotency_at ON idempotency (at)",
 ];
+
+/// Silences of alerts.
+const SILENCES: &[&str] =
+    &["CREATE TABLE silence (id TEXT NOT NULL PRIMARY KEY, body TEXT NOT NULL, until BIGINT NOT NULL)"];
 
 /// The key of PostgreSQL's lock around migrations: `tollgate` in ASCII.
 const MIGRATION_LOCK: u64 = 0x746f_6c6c_6761_7465;

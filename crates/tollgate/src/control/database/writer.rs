@@ -14,6 +14,7 @@ pub(super) mod ledger;
 use self::ledger::{AuditDraft, Ledger};
 use super::connection::DEADLINE;
 use super::error::{DatabaseError, DatabaseResult};
+use super::fleet::StoredSilence;
 use super::requests::{
     AdoptRequest, AuditRecord, CommitRequest, Committed, IdempotencyKey, NewVersion, Retention, StoredResponse,
 };
@@ -55,6 +56,8 @@ pub(super) enum WriteRequest {
     Remember(Box<(IdempotencyKey, StoredResponse)>),
     AcquireLease { name: String, holder: String, until: u64 },
     ReportInstance { id: String, status: String },
+    AddSilence(Box<StoredSilence>, Author),
+    DeleteSilence(String, Author),
     Prune(Retention),
 }
 
@@ -277,6 +280,8 @@ async fn apply(ledger: &mut Ledger, request: &WriteRequest) -> DatabaseResult<Wr
         WriteRequest::DeleteSession(id_hash, author) => access::delete_session(ledger, id_hash, author).await?,
         WriteRequest::Remember(remembered) => access::remember(ledger, &remembered.0, &remembered.1).await?,
         WriteRequest::ReportInstance { id, status } => fleet::report_instance(ledger, id, status).await?,
+        WriteRequest::AddSilence(silence, author) => fleet::add_silence(ledger, silence, author).await?,
+        WriteRequest::DeleteSilence(id, author) => fleet::delete_silence(ledger, id, author).await?,
         WriteRequest::Prune(retention) => {
             let is_more = retention::prune(ledger, *retention).await?;
             return Ok(WriteReply::Count(is_more.into()));

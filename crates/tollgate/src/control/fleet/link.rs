@@ -1,8 +1,10 @@
 //! The way instances see each other: sealed values in the shared store, or rows of a PostgreSQL database.
 
 use super::{FleetInstance, PrepareRequest, Vote, own_status};
+use crate::control::chain::digest_of;
 use crate::control::database::{Database, DatabaseError, now_ms, with_shared_deadline};
 use crate::control::layers::ControlParts;
+use crate::server::telemetry::watch::series::RuleName;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -262,6 +264,71 @@ pub(super) async fn votes(
     Ok(votes)
 }
 
+/// Reports the figures of this instance, deflated. Only over the shared store.
+pub(super) async fn write_figures(parts: &ControlParts, deflated: &[u8]) -> Result<(), LinkError> {
+    let Some(cache) = &parts.cache else { return Ok(()) };
+    let name = figures_name(&parts.instance);
+    let code = parts.signer.sign(&name, &digest_of(deflated).to_string());
+    let value = [code.as_bytes(), deflated].concat();
+    let set = CacheWrite::Set {
+        name: &name,
+        value: &value,
+        ttl: FIGURES_TTL,
+    };
+    cache.write(&[set]).await?;
+    Ok(())
+}
+
+/// The figures of the other instances, deflated. Those without a valid code are left out.
+pub(super) async fn read_figures(parts: &ControlParts) -> Result<Vec<Vec<u8>>, LinkError> {
+    let Some(cache) = &parts.cache else {
+        return Ok(Vec::new());
+    };
+    let mut ids = cache.instances(now_ms().saturating_sub(INDEX_AGE_MS)).await?;
+    ids.retain(|id| *id != parts.instance);
+    let mut found = Vec::new();
+    for ids in ids.chunks(FIGURES_READ_MAX) {
+        let names: Vec<String> = ids.iter().map(|id| figures_name(id)).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let values = cache.read(&names).await?;
+        for (name, value) in names.iter().zip(values) {
+            let value = value.unwrap_or_default();
+            let Some((code, deflated)) = value.split_at_checked(CODE_LENGTH) else {
+                continue;
+            };
+            let digest = digest_of(deflated).to_string();
+            let is_valid = |code: &str| parts.signer.verify(name, &digest, code);
+            if std::str::from_utf8(code).is_ok_and(is_valid) {
+                found.push(deflated.to_vec());
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The rules that dashboards show; none: no dashboard is open.
+pub(super) async fn read_watched(parts: &ControlParts) -> Result<Option<Vec<RuleName>>, LinkError> {
+    let Some(cache) = &parts.cache else { return Ok(None) };
+    let value = cache.read(&[WATCHED]).await?.pop().flatten();
+    let text = value.as_deref().and_then(|value| parts.signer.open(WATCHED, value));
+    let rules: Option<Vec<(String, String)>> = text.and_then(|text| serde_json::from_str(text).ok());
+    Ok(rules.map(|rules| rules.iter().map(|(domain, rule)| RuleName::new(domain, rule)).collect()))
+}
+
+/// Says for a moment that a dashboard shows these rules.
+pub(super) async fn write_watched(parts: &ControlParts, rules: &[RuleName]) -> Result<(), LinkError> {
+    let Some(cache) = &parts.cache else { return Ok(()) };
+    let rules: Vec<(&str, &str)> = rules.iter().map(|name| (&*name.domain, &*name.rule)).collect();
+    let sealed = parts.signer.seal(WATCHED, &json(&rules)?);
+    let set = CacheWrite::Set {
+        name: WATCHED,
+        value: sealed.as_bytes(),
+        ttl: WATCHED_TTL,
+    };
+    cache.write(&[set]).await?;
+    Ok(())
+}
+
 /// Hints of the shared store; none without one.
 pub(super) fn messages(parts: &ControlParts) -> Option<broadcast::Receiver<String>> {
     parts.cache.as_ref().map(ConfigCache::messages)
@@ -273,6 +340,10 @@ fn json(value: &impl serde::Serialize) -> Result<String, LinkError> {
 
 fn status_name(id: &str) -> String {
     format!("i:{id}")
+}
+
+fn figures_name(id: &str) -> String {
+    format!("f:{id}")
 }
 
 fn vote_name(epoch: u64, digest: &str, id: &str) -> String {
@@ -303,6 +374,14 @@ const REQUEST: &str = "prepare";
 const ENDED: &[u8] = b"-";
 /// Renewed while votes are waited for, so that one of a control service that has died expires soon.
 const REQUEST_TTL: Duration = Duration::from_secs(5);
+/// The name of what dashboards look at.
+const WATCHED: &str = "watched";
+const WATCHED_TTL: Duration = Duration::from_secs(10);
+const FIGURES_TTL: Duration = Duration::from_secs(30);
+/// Figures are up to 64 KiB each.
+const FIGURES_READ_MAX: usize = 16;
+/// Hexadecimal digits of a code.
+const CODE_LENGTH: usize = 64;
 const STATUS_TTL: Duration = Duration::from_secs(8);
 const LEFT_TTL: Duration = Duration::from_secs(60);
 const INDEX_TTL: Duration = Duration::from_secs(60);

@@ -9,6 +9,12 @@ use crate::control::{
     ControlError, ControlOptions, ControlResult, ControlSecret, DatabaseChoice, PublishOptions, PublishSet, Published,
     WriteOptions,
 };
+use crate::server::telemetry::Protocol;
+use crate::server::telemetry::watch::report::FiguresReport;
+use crate::server::telemetry::watch::series::{Resolution, RuleName};
+use crate::server::telemetry::watch::top::TopQuery;
+use tollgate_limiter::core::Cost;
+use tollgate_limiter::core::rules::{Attempt, Attribute};
 use tollgate_limiter::store::redis::{CacheWrite, ConfigCache};
 use tollgate_limiter::testing::eventually;
 use tollgate_limiter::testing::servers::{Server, ServerKind};
@@ -70,6 +76,22 @@ impl Instance {
         let row = row("extra", merchant, Some(terms));
         let options = WriteOptions::default();
         self.control.write_row(row, &options, author()).await.unwrap();
+    }
+
+    /// Checks attempts of one merchant.
+    async fn check(&self, merchant: &str, times: usize) {
+        let attributes = [Attribute {
+            name: "merchant",
+            value: merchant.as_bytes(),
+        }];
+        let attempt = Attempt {
+            domain: Attempt::DOMAIN,
+            attributes: &attributes,
+            cost: Cost::ONE,
+        };
+        for _ in 0..times {
+            self.control.parts.gate.snapshot(Protocol::Http).check(&attempt).await;
+        }
     }
 
     fn has_compiled(&self) -> bool {
@@ -518,4 +540,62 @@ async fn a_request_that_has_expired_withdraws_none_that_came_after_it() {
     assert_eq!(link::requests(parts).await, Ok(vec![request("second")]));
     link::end_request(parts, &request("second")).await;
     assert_eq!(link::write_request(parts, &request("third")).await, Ok(true));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn figures_of_all_instances_add_up_on_a_dashboard() {
+    let server = Server::start(ServerKind::Redis70);
+    let (publisher, followers) = fleet(&server, &[FILE_LAYER, FILE_LAYER]).await;
+    // Each counts in its own memory, so each allows two.
+    for (member, times) in followers.iter().zip([3, 5]) {
+        member.check("m_1", times).await;
+    }
+    let forged = [vec![b'0'; 64], b"figures".to_vec()].concat();
+    let ttl = Duration::from_secs(60);
+    let (name, value) = ("f:mute", forged.as_slice());
+    let index = CacheWrite::Index {
+        member: Mute::ID,
+        seen_ms: now_ms(),
+        ttl,
+    };
+    cache(&server)
+        .write(&[CacheWrite::Set { name, value, ttl }, index])
+        .await
+        .unwrap();
+    let plan = RuleName::new("default", "plan");
+    eventually("the figures of both", async || {
+        let reports = publisher.control.fleet_figures(Some(&plan)).await.unwrap_or_default();
+        let windows = reports
+            .iter()
+            .filter_map(|report| report.rule(&plan, Resolution::Second));
+        let counts: Vec<_> = windows.flat_map(|window| window.values).flatten().collect();
+        let allowed: u32 = counts.iter().map(|counts| counts.allowed).sum();
+        let denied: u32 = counts.iter().map(|counts| counts.denied).sum();
+        (reports.len(), allowed, denied) == (2, 4, 4)
+    })
+    .await;
+    let query = TopQuery {
+        domains: Vec::new(),
+        rule: None,
+        minutes: 15,
+        limit: 20,
+    };
+    eventually("the refused subject", async || {
+        let reports = publisher.control.fleet_figures(None).await.unwrap_or_default();
+        let others = reports.iter().map(FiguresReport::top).collect();
+        let list = publisher
+            .control
+            .parts
+            .gate
+            .watch()
+            .top()
+            .list(others, &query, now_ms());
+        let rows: Vec<_> = list
+            .items
+            .iter()
+            .map(|item| (&*item.subject, item.lower, item.upper))
+            .collect();
+        list.instances == 3 && rows == [("{\"merchant\":\"m_1\"}", 4, 4)]
+    })
+    .await;
 }

@@ -1,8 +1,8 @@
 //! The voter: compiles a set that a control service is about to publish, and says whether it can be used here.
 
 use super::link::{self, messages, requests, write_vote};
-use super::{PrepareRequest, Vote};
-use crate::control::database::DatabaseError;
+use super::{LastVote, PrepareRequest, Vote};
+use crate::control::database::{DatabaseError, now_ms};
 use crate::control::feed::reader::FetchError;
 use crate::control::layers::ControlParts;
 use crate::control::model::{Digest, SetFile};
@@ -69,6 +69,11 @@ async fn answer(parts: &Arc<ControlParts>, request: &PrepareRequest) {
         let until = Instant::now() + parts.options.prepare_timeout + KEPT_LONGER;
         parts.fleet.state().keep_until = Some((request.digest, until));
     }
+    parts.fleet.state().last_vote = Some(LastVote {
+        digest: request.digest,
+        ok: is_usable,
+        at: now_ms(),
+    });
     let vote = Vote {
         request: request.id.clone(),
         epoch: request.epoch,

@@ -1,6 +1,8 @@
 //! The front end: routes of the table on our own acceptor, by axum's router.
 
+use super::endpoints::documents;
 use super::problem::AdminProblem;
+use super::reply::StreamHold;
 use super::routes::ROUTES;
 use super::service::AdminService;
 use crate::server::http::{HttpLimits, serve_http};
@@ -10,7 +12,7 @@ use crate::server::net::tls::Tls;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::routing::{MethodFilter, on};
+use axum::routing::{MethodFilter, get, on};
 use hyper::{Response, StatusCode};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -40,16 +42,21 @@ impl AdminFrontEnd {
                     let Some(Peer(peer)) = request.extensions().get().copied() else {
                         return response(AdminProblem::unauthorized());
                     };
-                    service
-                        .respond(route, request, peer)
-                        .await
-                        .into_response()
-                        .map(Body::new)
+                    service.respond(route, request, peer).await.into_response()
                 }
             };
             router = router.route(route.path, on(method, handler));
         }
+        let files = Arc::clone(&service);
+        let ui_file = move |request: Request| {
+            let path = request.uri().path().strip_prefix("/a/").unwrap_or_default();
+            let replied = documents::ui_file(&files.ui, path, request.headers());
+            let reply = replied.unwrap_or_else(AdminProblem::into_reply);
+            std::future::ready(reply.into_response().map(Body::new))
+        };
         let router = router
+            // Not in the table: its paths are no operations of the API.
+            .route("/a/{digest}/{*file}", get(ui_file))
             .fallback(|| async { response(AdminProblem::not_found("no such path; see /v1/openapi.json")) })
             .method_not_allowed_fallback(|| async {
                 let detail = "this path has other methods; see /v1/openapi.json";
@@ -60,7 +67,7 @@ impl AdminFrontEnd {
 }
 
 fn response(problem: AdminProblem) -> Response<Body> {
-    problem.into_reply().into_response().map(Body::new)
+    problem.into_reply().into_response()
 }
 
 impl FrontEnd for AdminFrontEnd {
@@ -93,9 +100,15 @@ impl FrontEnd for AdminFrontEnd {
                 }
                 // In a task: a panic ends this request only.
                 let called = tokio::spawn(async move { router.call(request).await }).await;
-                drop(guard);
                 match called {
-                    Ok(responded) => responded,
+                    Ok(Ok(response)) => {
+                        // A stream keeps its request open; of others the head is the end.
+                        if let Some(hold) = response.extensions().get::<StreamHold>() {
+                            hold.keep(guard);
+                        }
+                        Ok(response)
+                    }
+                    Ok(Err(never)) => match never {},
                     Err(_) => {
                         tracing::error!("a request of the admin API panicked; the others are served");
                         let detail = "the request failed; see the log of the server";

@@ -1,5 +1,6 @@
 //! The endpoints, by their subject. Each takes a request whose caller has the right, and makes the response.
 
+pub(super) mod alerts;
 pub(super) mod attributes;
 pub(super) mod audit;
 pub(super) mod documents;
@@ -11,6 +12,7 @@ mod stale;
 pub(super) mod state;
 pub(super) mod subjects;
 pub(super) mod versions;
+pub(super) mod watch;
 
 use super::problem::AdminProblem;
 use super::reply::Reply;

@@ -72,7 +72,7 @@ fn operation(route: &Route) -> Value {
         if route.body != Body::None {
             members.insert("requestBody".into(), request_body(route.takes));
         }
-        if matches!(route.access, Access::Any | Access::Needs(_)) {
+        if !matches!(route.access, Access::Open | Access::Login) {
             members.insert("security".into(), json!([{ "token": [] }]));
         }
     }
@@ -150,7 +150,7 @@ fn operation_id(route: &Route) -> String {
 }
 
 /// Parameters that must be there.
-const REQUIRED: [(&str, &str); 12] = [
+const REQUIRED: [(&str, &str); 13] = [
     ("/v1/users", "name"),
     ("/v1/tokens", "name"),
     ("/v1/sessions", "principal"),
@@ -163,6 +163,7 @@ const REQUIRED: [(&str, &str); 12] = [
     ("/v1/attribute", "source"),
     ("/v1/attribute", "subject"),
     ("/v1/attribute", "name"),
+    ("/v1/alerts/silence", "id"),
 ];
 
 #[cfg(test)]

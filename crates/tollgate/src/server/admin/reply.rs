@@ -1,19 +1,84 @@
 //! Responses of the admin API.
 
 use super::request::etag;
+use crate::server::net::idle::RequestGuard;
+use axum::body::Body;
 use bytes::Bytes;
-use http_body_util::Full;
+use hyper::body::Frame;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use tokio::sync::mpsc;
 
 /// A response: a status, a body, and headers.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(in crate::server::admin) struct Reply {
     pub(in crate::server::admin) status: StatusCode,
     pub(in crate::server::admin) body: Bytes,
+    /// The body in the place of `body`, as it is made.
+    stream: Option<EventStream>,
     content_type: &'static str,
+    caching: &'static str,
     headers: Vec<(HeaderName, HeaderValue)>,
+}
+
+/// A body that is sent as it is made. It ends with its sender.
+#[derive(Debug)]
+pub(in crate::server::admin) struct EventStream {
+    receiver: mpsc::Receiver<Bytes>,
+    hold: StreamHold,
+}
+
+/// The request of a stream: in flight until the task that sends the stream drops it. So a client that does not read is not waited
+/// for once the stream has ended.
+#[derive(Clone, Debug, Default)]
+pub(in crate::server::admin) struct StreamHold(Arc<Mutex<Option<RequestGuard>>>);
+
+/// Ends the request of a stream when it is dropped.
+#[derive(Debug)]
+pub(in crate::server::admin) struct OpenRequest(StreamHold);
+
+impl EventStream {
+    /// A body, and its sender.
+    pub(in crate::server::admin) fn new() -> (mpsc::Sender<Bytes>, Self) {
+        let (sender, receiver) = mpsc::channel(1);
+        let hold = StreamHold::default();
+        (sender, Self { receiver, hold })
+    }
+
+    /// Keeps the request in flight until it is dropped.
+    pub(in crate::server::admin) fn hold(&self) -> OpenRequest {
+        OpenRequest(self.hold.clone())
+    }
+}
+
+impl StreamHold {
+    /// Takes the guard of the request. If the stream has ended already, it is kept until the response is dropped.
+    pub(in crate::server::admin) fn keep(&self, guard: RequestGuard) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(guard);
+    }
+}
+
+impl Drop for OpenRequest {
+    fn drop(&mut self) {
+        let guard = self.0.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(guard);
+    }
+}
+
+impl hyper::body::Body for EventStream {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.receiver
+            .poll_recv(cx)
+            .map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
+    }
 }
 
 impl Reply {
@@ -25,7 +90,9 @@ impl Reply {
         Self {
             status,
             body: body.into(),
+            stream: None,
             content_type,
+            caching: "no-store",
             headers: Vec::new(),
         }
     }
@@ -53,6 +120,17 @@ impl Reply {
         Self::json(status, &body).with_header(ETAG, &tag)
     }
 
+    /// A stream of events.
+    pub(in crate::server::admin) fn stream(stream: EventStream) -> Self {
+        let reply = Self::new(StatusCode::OK, "text/event-stream", Bytes::new());
+        Self {
+            stream: Some(stream),
+            ..reply
+        }
+        // Proxies such as nginx would collect it.
+        .with_header(HeaderName::from_static("x-accel-buffering"), "no")
+    }
+
     /// One page of a list.
     pub(in crate::server::admin) fn page(items: Vec<Value>, next: Option<String>) -> Self {
         Self::ok(&json!({ "items": items, "next": next }))
@@ -60,6 +138,11 @@ impl Reply {
 
     pub(in crate::server::admin) fn with_type(self, content_type: &'static str) -> Self {
         Self { content_type, ..self }
+    }
+
+    /// The same, but kept by the browser as `Cache-Control` says.
+    pub(in crate::server::admin) fn with_caching(self, caching: &'static str) -> Self {
+        Self { caching, ..self }
     }
 
     /// The same with a header; one that cannot be sent is left out.
@@ -70,14 +153,21 @@ impl Reply {
         self
     }
 
-    pub(in crate::server::admin) fn into_response(self) -> Response<Full<Bytes>> {
-        let mut response = Response::new(Full::new(self.body));
+    pub(in crate::server::admin) fn into_response(self) -> Response<Body> {
+        let hold = self.stream.as_ref().map(|stream| stream.hold.clone());
+        let mut response = Response::new(match self.stream {
+            Some(stream) => Body::new(stream),
+            None => Body::from(self.body),
+        });
+        if let Some(hold) = hold {
+            response.extensions_mut().insert(hold);
+        }
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         for (name, value) in PROTECTION {
             headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
-        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static(self.caching));
         if !self.content_type.is_empty() {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.content_type));
         }

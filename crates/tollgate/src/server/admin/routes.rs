@@ -2,7 +2,7 @@
 
 use super::access::rights::{Access, Right};
 use super::endpoints::{
-    attributes, audit, documents, overrides, principals, rules, sessions, state, subjects, versions,
+    alerts, attributes, audit, documents, overrides, principals, rules, sessions, state, subjects, versions, watch,
 };
 use super::problem::AdminProblem;
 use super::reply::Reply;
@@ -52,6 +52,7 @@ const OVERRIDE: Access = Access::Needs(Right::Override);
 const AUDIT: Access = Access::Needs(Right::Audit);
 const EDIT: Access = Access::Needs(Right::Edit);
 const ADMIN: Access = Access::Needs(Right::Admin);
+const TRY: Access = Access::NeedsBeyondQuickstart(Right::Explain);
 
 macro_rules! routes {
     ($($method:ident $path:literal $access:expr, $body:ident, $idempotent:literal, [$($query:literal),*], $handler:path,
@@ -74,11 +75,7 @@ macro_rules! routes {
 /// All operations.
 pub(super) static ROUTES: &[Route] = routes! {
     GET "/" Access::Open, None, false, [], documents::page,
-        "" => [200 "text/html"], "The page with the setup form";
-    GET "/setup.js" Access::Open, None, false, [], documents::script,
-        "" => [200 "text/javascript"], "Its script";
-    GET "/setup.css" Access::Open, None, false, [], documents::style,
-        "" => [200 "text/css"], "Its style";
+        "" => [200 "text/html"], "The dashboard";
     GET "/v1/livez" Access::Open, None, false, [], documents::live,
         "" => [200 "Live"], "The admin API answers";
     GET "/v1/openapi.json" Access::Open, None, false, [], documents::openapi,
@@ -143,7 +140,7 @@ pub(super) static ROUTES: &[Route] = routes! {
         "RollbackBody" => [200 "Published"], "Makes an older version live again";
     POST "/v1/adopt" ADMIN, Small, false, ["dry_run"], versions::adopt,
         "AdoptBody" => [200 "Adopted"], "Starts a new epoch";
-    GET "/v1/overrides" VIEW, None, false, ["domain", "rule", "q", "expiring", "limit", "after"], overrides::list,
+    GET "/v1/overrides" VIEW, None, false, ["domain", "rule", "q", "expiring", "orphans", "limit", "after"], overrides::list,
         "" => [200 "RowList"], "Override rows";
     GET "/v1/override" VIEW, None, false, ["*", "domain", "rule", "subject"], overrides::get,
         "" => [200 "Row"], "One override row";
@@ -173,6 +170,22 @@ pub(super) static ROUTES: &[Route] = routes! {
         "AttemptBody" => [200 "Explanation"], "Explains a verdict";
     POST "/v1/forget" FORGET, Small, true, ["dry_run"], subjects::forget,
         "ForgetBody" => [200 "Forgotten"], "Clears the counters of a subject";
+    GET "/v1/series" VIEW, None, false, ["scope", "domain", "rule", "range", "by", "q", "sort", "limit", "after"], watch::series::series,
+        "" => [200 "Series"], "Time series of decisions, or all rules with their last minute";
+    GET "/v1/top" VIEW, None, false, ["domain", "rule", "minutes", "limit"], watch::top::top,
+        "" => [200 "Top"], "The subjects that are refused most";
+    GET "/v1/stream" VIEW, None, false, ["rules", "decisions", "filter"], watch::stream::stream,
+        "" => [200 "text/event-stream"], "Events as they happen";
+    POST "/v1/try" TRY, Small, false, [], watch::check::check,
+        "AttemptBody" => [200 "Checked"], "Checks an attempt, as the check API does";
+    GET "/v1/alerts" VIEW, None, false, ["state", "limit", "after"], alerts::list,
+        "" => [200 "AlertList"], "Alerts, silences and webhooks";
+    POST "/v1/alerts/silence" OVERRIDE, Small, true, ["dry_run"], alerts::silence,
+        "SilenceBody" => [200 "Silence", 201 "Silence"], "Holds back messages about some alerts until a time";
+    DELETE "/v1/alerts/silence" OVERRIDE, None, false, ["id", "reason", "dry_run"], alerts::end_silence,
+        "" => [204 ""], "Ends a silence";
+    POST "/v1/webhooks/test" ADMIN, Small, false, [], alerts::test_webhook,
+        "WebhookTestBody" => [200 "WebhookDelivery"], "Sends a message without alerts to a webhook";
     GET "/v1/audit" AUDIT, None, false, ["since", "until", "actor", "action", "target", "limit", "after"], audit::list,
         "" => [200 "AuditList"], "The audit log";
     GET "/v1/audit/verify" AUDIT, None, false, ["anchor"], audit::verify,

@@ -2,6 +2,7 @@
 
 use super::access::AccessControl;
 use super::access::browser::BrowserGuard;
+use super::access::login_limit::CheckLimit;
 use super::access::rights::{Access, Caller, CallerKind};
 use super::access::secrets::{digest, random_hex};
 use super::audit_queue::AuditQueue;
@@ -12,8 +13,10 @@ use super::request::{Call, Query};
 use super::routes::{Body, Route};
 use super::settings::AdminOptions;
 use crate::control::database::{IdempotencyKey, StoredResponse, with_shared_deadline};
-use crate::control::{Control, with_idempotency_key};
+use crate::control::{Control, RuleLayer, with_idempotency_key};
 use crate::server::gate::Gate;
+use crate::server::telemetry::Protocol;
+use crate::ui::UiFiles;
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::header::{CONTENT_LENGTH, ETAG, HeaderName, TRANSFER_ENCODING};
@@ -22,7 +25,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::timeout;
 
 /// The state that all requests of the admin API share.
@@ -34,11 +37,18 @@ pub(super) struct AdminService {
     pub(super) browser: BrowserGuard,
     pub(super) cursors: Cursors,
     pub(super) audit: Arc<AuditQueue>,
+    pub(super) ui: UiFiles,
     requests: Semaphore,
     /// Requests without a credential whose bodies are read: while they wait they do not take the places of the others.
     logins: Semaphore,
     /// Requests whose bodies may be large: each takes as much memory.
     large: Semaphore,
+    /// Open event streams.
+    pub(super) streams: Arc<Semaphore>,
+    /// True once the server stops: streams end.
+    pub(super) stopping: watch::Sender<bool>,
+    /// Of checks from the dashboard.
+    pub(super) checks: CheckLimit,
     /// Idempotency keys of requests in flight.
     in_flight: Mutex<HashSet<String>>,
 }
@@ -49,6 +59,7 @@ impl AdminService {
             gate,
             control,
             access: AccessControl::new(options.settings.clone()),
+            ui: options.settings.ui_dir.clone().map_or(UiFiles::Packed, UiFiles::Folder),
             browser: BrowserGuard::new(&options),
             options,
             cursors: Cursors::default(),
@@ -56,6 +67,9 @@ impl AdminService {
             requests: Semaphore::new(REQUESTS_MAX),
             logins: Semaphore::new(LOGINS_MAX),
             large: Semaphore::new(LARGE_MAX),
+            streams: Arc::new(Semaphore::new(STREAMS_MAX)),
+            stopping: watch::Sender::new(false),
+            checks: CheckLimit::new(),
             in_flight: Mutex::default(),
         }
     }
@@ -99,7 +113,7 @@ impl AdminService {
         let _permit = acquire(&service.requests).await?;
         let caller = match route.access {
             Access::Open | Access::Login => None,
-            Access::Any | Access::Needs(_) => {
+            Access::Any | Access::Needs(_) | Access::NeedsBeyondQuickstart(_) => {
                 let cookie = self.browser.cookie_name();
                 let control = &self.control;
                 let caller = self.access.authenticate(&head.headers, &cookie, peer, control).await?;
@@ -111,7 +125,8 @@ impl AdminService {
             self.browser.check_origin(&head.method, &head.uri, &head.headers)?;
         }
         if let Some(caller) = &caller {
-            check_right(route.access, caller)?;
+            let is_quickstart = || self.has_quickstart_rules();
+            check_right(route.access, caller, is_quickstart)?;
         }
         let text = head.uri.query().unwrap_or_default();
         let query = Query::parse(text, route.query)?;
@@ -133,6 +148,13 @@ impl AdminService {
             true => service.once(route, text, call).await,
             false => (route.handler)(call).await,
         }
+    }
+
+    /// True while the active rules are those that are built in.
+    fn has_quickstart_rules(&self) -> bool {
+        let snapshot = self.gate.snapshot(Protocol::Admin);
+        let mut rules = snapshot.limiter().rules().rules().iter().peekable();
+        rules.peek().is_some() && rules.all(|rule| self.control.layer_of(rule) == RuleLayer::Quickstart)
     }
 
     /// Runs a request once per idempotency key, and gives the first response again.
@@ -215,9 +237,10 @@ impl Drop for Claim<'_> {
 }
 
 /// Rejects a caller that does not have the right.
-fn check_right(access: Access, caller: &Caller) -> Result<(), AdminProblem> {
+fn check_right(access: Access, caller: &Caller, is_quickstart: impl Fn() -> bool) -> Result<(), AdminProblem> {
     match access {
-        Access::Needs(right) if !caller.has(right) => {
+        Access::NeedsBeyondQuickstart(right) if !caller.has(right) && is_quickstart() => Ok(()),
+        Access::Needs(right) | Access::NeedsBeyondQuickstart(right) if !caller.has(right) => {
             let detail = format!(
                 "this needs the right `{}`, which your role does not include",
                 right.name()
@@ -278,6 +301,8 @@ const REQUESTS_MAX: usize = 32;
 const LOGINS_MAX: usize = 16;
 /// Requests with large bodies at a time.
 const LARGE_MAX: usize = 4;
+/// Event streams at a time.
+const STREAMS_MAX: usize = 64;
 const SMALL_BYTES_MAX: usize = 64 << 10;
 /// 16 MiB of text, the most that a version may have, escaped as JSON.
 const LARGE_BYTES_MAX: usize = 20 << 20;

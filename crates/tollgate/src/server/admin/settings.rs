@@ -2,6 +2,7 @@
 
 pub use crate::config::{AdminSettings, AdminToken, AnonymousAccess, ExternalUrl, SubjectDisplay};
 
+use crate::alerts::Alerts;
 use crate::server::net::listen::Address;
 use crate::server::net::tls::Tls;
 use std::sync::Arc;
@@ -18,6 +19,8 @@ pub struct AdminOptions {
     pub tls: Option<Arc<Tls>>,
     /// The longest time for requests in flight to finish when the server stops.
     pub drain: Duration,
+    /// Alerts.
+    pub alerts: Alerts,
     /// The runtime of the decisions: explanations and cleared counters run there.
     pub decisions: tokio::runtime::Handle,
 }

@@ -12,6 +12,17 @@ mod rls;
 
 pub(in crate::server) use self::explain::encode as explain_json;
 
+/// The body of the response to a check.
+pub(in crate::server) fn check_json(
+    attempt: &Attempt<'_>,
+    result: &CheckResult<'_>,
+    unknown_domain: Option<&UnknownDomain>,
+) -> Vec<u8> {
+    let mut out = Vec::new();
+    response::write_body(&mut out, &CheckResponse::new(attempt, result, unknown_domain));
+    out
+}
+
 use self::body::{BodyBytes, IncomingBody, body_budget, read};
 use self::explain::ExplainFormat;
 use self::metrics_format::MetricsFormat;
@@ -37,6 +48,8 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use tollgate_limiter::CheckResult;
+use tollgate_limiter::core::rules::{Attempt, UnknownDomain};
 
 /// The OpenAPI document of this API.
 pub const OPENAPI: &str = include_str!("api/openapi.json");

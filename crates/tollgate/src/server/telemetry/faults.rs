@@ -81,6 +81,11 @@ impl Faults {
             .map_or(0, FaultCount::total)
     }
 
+    /// The number of calls that panicked.
+    pub(crate) fn all_panics(&self) -> u64 {
+        self.panics.iter().map(FaultCount::total).sum()
+    }
+
     pub(super) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let mut rejected = encoder.encode_descriptor(
             "tollgate_rejected",

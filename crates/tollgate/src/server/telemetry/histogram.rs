@@ -9,12 +9,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub(crate) struct Histogram {
     /// One per bound, and one for durations above the last.
-    buckets: [AtomicU64; BOUNDS_NS.len() + 1],
+    buckets: [AtomicU64; LATENCY_BUCKETS],
     sum_ns: AlignedCount,
 }
 
-/// Upper bounds of the buckets: 1, 2, 5 and so on from a microsecond to a second.
-const BOUNDS_NS: [u64; 19] = [
+/// Buckets of a latency histogram.
+pub(crate) const LATENCY_BUCKETS: usize = LATENCY_BOUNDS_NS.len() + 1;
+
+/// Upper bounds of the buckets but the last: 1, 2, 5 and so on from a microsecond to a second.
+pub(crate) const LATENCY_BOUNDS_NS: [u64; 19] = [
     1_000,
     2_000,
     5_000,
@@ -44,18 +47,30 @@ impl Histogram {
 
     /// Counts the duration of a batch once for each of its members.
     pub(crate) fn add_many(&self, span_ns: u64, number: u64) {
-        let index = BOUNDS_NS
+        let index = LATENCY_BOUNDS_NS
             .iter()
             .position(|bound| span_ns <= *bound)
-            .unwrap_or(BOUNDS_NS.len());
+            .unwrap_or(LATENCY_BOUNDS_NS.len());
         if let Some(bucket) = self.buckets.get(index) {
             bucket.fetch_add(number, Ordering::Relaxed);
         }
         self.sum_ns.add(span_ns.saturating_mul(number));
     }
 
+    /// The counts of its buckets.
+    pub(crate) fn counts(&self) -> [u64; LATENCY_BUCKETS] {
+        let mut counts = [0; LATENCY_BUCKETS];
+        for (count, bucket) in counts.iter_mut().zip(&self.buckets) {
+            *count = bucket.load(Ordering::Relaxed);
+        }
+        counts
+    }
+
     pub(super) fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
-        let bounds = BOUNDS_NS.iter().map(|bound| seconds(*bound)).chain([f64::INFINITY]);
+        let bounds = LATENCY_BOUNDS_NS
+            .iter()
+            .map(|bound| seconds(*bound))
+            .chain([f64::INFINITY]);
         let counts = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed));
         let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
         let count = buckets.iter().map(|(_, count)| count).sum();

@@ -2,7 +2,7 @@
 
 use crate::server::store::AnyStore;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -10,7 +10,7 @@ use prometheus_client::registry::Unit;
 use std::fmt;
 use std::time::Duration;
 use tollgate_limiter::core::Micros;
-use tollgate_limiter::store::{CallMetrics, FallbackStatus};
+use tollgate_limiter::store::{CALL_BOUNDS_US, CallMetrics, FallbackStatus};
 
 /// The metrics of a store.
 #[derive(Debug)]
@@ -39,6 +39,7 @@ impl Collector for StoreMetrics {
                 status.breaker.transitions,
             )?;
             encode_calls(encoder, calls)?;
+            encode_durations(encoder, calls)?;
         }
         if let Some(round_trip) = &status.round_trip {
             let help = "Round trip to the shared store: the median of recent ones, with several servers the longest.";
@@ -124,6 +125,17 @@ fn encode_calls(encoder: &mut DescriptorEncoder<'_>, calls: &CallMetrics) -> fmt
         counter(encoder, &format!("tollgate_store_{name}"), help, number)?;
     }
     Ok(())
+}
+
+fn encode_durations(encoder: &mut DescriptorEncoder<'_>, calls: &CallMetrics) -> fmt::Result {
+    let seconds = |us: u64| Duration::from_micros(us).as_secs_f64();
+    let bounds = CALL_BOUNDS_US.into_iter().map(seconds).chain([f64::INFINITY]);
+    let buckets: Vec<(f64, u64)> = bounds.zip(calls.durations).collect();
+    let count = calls.durations.iter().sum();
+    let help = "Time of script calls, from sending to the reply or to the deadline, in seconds.";
+    let mut histogram =
+        encoder.encode_descriptor("tollgate_store", help, Some(&Unit::Seconds), MetricType::Histogram)?;
+    histogram.encode_histogram::<NoLabelSet>(seconds(calls.duration_us), count, &buckets, None)
 }
 
 fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, number: u64) -> fmt::Result {

@@ -160,6 +160,18 @@ impl Connector {
         )
     }
 
+    /// The server it is connected to, or is to be. `None` for a Unix socket, and while sentinels have not named one.
+    pub(crate) fn endpoint(&self) -> Option<Endpoint> {
+        let connection = self.current();
+        let current = connection.and_then(|connection| connection.endpoint().cloned());
+        current.or_else(|| match &self.source {
+            EndpointSource::Fixed(options)
+            | EndpointSource::Replica(options)
+            | EndpointSource::ClusterReplica(options) => options.endpoint(),
+            EndpointSource::Located(locator) => locator.current_primary(),
+        })
+    }
+
     /// The reason why there is no connection; `None` while there is one.
     pub(crate) fn error(&self) -> Option<String> {
         match &*self.connection.borrow() {

@@ -1,4 +1,4 @@
-//! The limiter of logins and codes: guesses are few, whatever the name they are for.
+//! The limiters of the admin API itself: guesses of passwords and codes are few, whatever the name they are for, and so are checks.
 
 use std::net::IpAddr;
 use tollgate_limiter::core::Decision;
@@ -38,6 +38,35 @@ impl LoginLimit {
     }
 }
 
+/// The limit on checks from the dashboard: they are for trying rules, not for traffic.
+pub(in crate::server::admin) struct CheckLimit {
+    limiter: Limiter,
+    per_caller: Option<NamedLimit<Memory>>,
+}
+
+impl CheckLimit {
+    pub(in crate::server::admin) fn new() -> Self {
+        let limiter = Limiter::in_memory();
+        Self {
+            per_caller: limiter
+                .limit("dashboard-checks", FixedWindow::per_minute(CHECKS_PER_CALLER))
+                .ok(),
+            limiter,
+        }
+    }
+
+    /// Counts a check of a caller. False if it is denied.
+    pub(in crate::server::admin) fn allows(&self, caller: &str) -> bool {
+        let Some(per_caller) = &self.per_caller else {
+            return false;
+        };
+        matches!(
+            self.limiter.check(per_caller, caller.to_owned()),
+            Decision::Allow { .. }
+        )
+    }
+}
+
 impl std::fmt::Debug for LoginLimit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("LoginLimit").finish_non_exhaustive()
@@ -57,6 +86,7 @@ fn network(address: IpAddr) -> String {
 
 const PER_NAME: u64 = 5;
 const PER_ADDRESS: u64 = 20;
+const CHECKS_PER_CALLER: u64 = 300;
 
 #[cfg(test)]
 mod tests {

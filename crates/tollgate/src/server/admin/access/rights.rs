@@ -26,6 +26,8 @@ pub(in crate::server::admin) enum Access {
     Any,
     /// A right.
     Needs(Right),
+    /// A right; any credential while the rules are those that are built in.
+    NeedsBeyondQuickstart(Right),
 }
 
 /// The kind of a caller.
@@ -100,7 +102,7 @@ impl Access {
             Self::Open => "none",
             Self::Login => "login",
             Self::Any => "any",
-            Self::Needs(right) => right.name(),
+            Self::Needs(right) | Self::NeedsBeyondQuickstart(right) => right.name(),
         }
     }
 }

@@ -44,7 +44,8 @@ pub(in crate::server::admin) async fn list(call: Call) -> EndpointResult {
     Ok(Reply::page(items, call.cursor(&before)))
 }
 
-fn is_visible(caller: &Caller, entry: &AuditEntry) -> bool {
+/// True if the caller may see an entry: one of some domains sees what lies within them.
+pub(super) fn is_visible(caller: &Caller, entry: &AuditEntry) -> bool {
     if !caller.is_restricted() {
         return true;
     }

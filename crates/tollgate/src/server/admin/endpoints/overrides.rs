@@ -69,12 +69,37 @@ fn key(row: &OverrideRow) -> RowKey {
 pub(in crate::server::admin) async fn list(call: Call) -> EndpointResult {
     let (filter, limit) = (filter(&call)?, call.limit(1_000)?);
     let after: Option<RowKey> = call.after()?;
+    if call.query.flag("orphans")? {
+        return orphans(&call, &filter, after, limit).await;
+    }
     let rows = call.control().rows(&filter, after.as_ref(), limit).await;
     let next = match rows.last() {
         Some(last) if rows.len() == limit => call.cursor(&key(last)),
         _ => None,
     };
     Ok(Reply::page(rows.iter().map(|row| row_item(&call, row)).collect(), next))
+}
+
+/// The rows whose rule does not exist. One page reads at most a part of all rows, so it may have fewer than `limit`, and a next page.
+async fn orphans(call: &Call, filter: &RowFilter, after: Option<RowKey>, limit: usize) -> EndpointResult {
+    let mut after = after;
+    let mut items = Vec::new();
+    for _ in 0..ORPHAN_READS_MAX {
+        let rows = call.control().rows(filter, after.as_ref(), ORPHANS_READ).await;
+        for row in &rows {
+            after = Some(key(row));
+            if !call.control().has_rule(&row.domain, &row.rule) {
+                items.push(row_item(call, row));
+            }
+            if items.len() == limit {
+                return Ok(Reply::page(items, after.and_then(|key| call.cursor(&key))));
+            }
+        }
+        if rows.len() < ORPHANS_READ {
+            return Ok(Reply::page(items, None));
+        }
+    }
+    Ok(Reply::page(items, after.and_then(|key| call.cursor(&key))))
 }
 
 /// The key that the query names: `subject` as JSON, or every other parameter as an attribute.
@@ -450,3 +475,6 @@ pub(in crate::server::admin) fn with_next(reply: Reply, next: Option<String>) ->
 
 const COLUMNS: [&str; 6] = ["domain", "rule", "subject", "terms", "note", "expires_at"];
 const ROWS_MAX: usize = 10_000;
+/// Rows that a page of rows without a rule reads, and how often.
+const ORPHANS_READ: usize = 1_000;
+const ORPHAN_READS_MAX: usize = 50;

@@ -5,6 +5,7 @@ use crate::control::model::VersionMeta;
 use crate::server::admin::reply::Reply;
 use crate::server::admin::request::{Call, etag};
 use serde_json::{Value, json};
+use tollgate_limiter::core::Micros;
 
 pub(in crate::server::admin) async fn status(call: Call) -> EndpointResult {
     let mut status = call.control().status();
@@ -96,7 +97,24 @@ pub(in crate::server::admin) async fn store(call: Call) -> EndpointResult {
         "memory"
     };
     let available = !call.service.gate.is_missing_store();
-    Ok(Reply::ok(&json!({ "kind": kind, "available": available })))
+    let status = call.service.gate.store().status();
+    let servers = status.servers.iter().map(|server| {
+        json!({
+            "address": server.address,
+            "role": if server.is_replica { "replica" } else { "primary" },
+            "breaker": server.breaker.name(),
+            "error": server.error,
+            "round_trip_us": server.round_trip.map(Micros::get),
+        })
+    });
+    let servers: Vec<Value> = servers.collect();
+    Ok(Reply::ok(&json!({
+        "kind": kind,
+        "available": available,
+        "error": status.connection_error,
+        "instances": status.instances(),
+        "servers": servers,
+    })))
 }
 
 /// The text in place of a message that may be about any domain.

@@ -20,7 +20,7 @@ use tollgate_limiter::ForgetError;
 use tollgate_limiter::core::rules::Attempt;
 
 /// Decisions have a runtime of their own, and their connections belong to it.
-async fn on_decisions<T: Send + 'static>(
+pub(super) async fn on_decisions<T: Send + 'static>(
     call: &Call,
     work: impl Future<Output = Result<T, AdminProblem>> + Send + 'static,
 ) -> Result<T, AdminProblem> {

@@ -1,12 +1,12 @@
 //! `headers` and `retry_after`: the rate limit headers of responses.
 
-use super::reader::SettingsReader;
+use crate::config::reader::SettingsReader;
 use crate::server::http::{Dialect, Dialects, RetryAfter, RetryAfterFormat};
 use tollgate_limiter::core::quantity;
 use tollgate_limiter::core::yaml::Node;
 
 impl SettingsReader<'_> {
-    pub(super) fn headers(&mut self, node: &Node) -> Option<Dialects> {
+    pub(in crate::config) fn headers(&mut self, node: &Node) -> Option<Dialects> {
         let mut names = Vec::new();
         for node in node.one_or_more() {
             // One by one, so that a misspelt one is reported with its location and the closest match.
@@ -21,7 +21,7 @@ impl SettingsReader<'_> {
         }
     }
 
-    pub(super) fn retry_after(&mut self, node: &Node) -> Option<RetryAfter> {
+    pub(in crate::config) fn retry_after(&mut self, node: &Node) -> Option<RetryAfter> {
         let fields = node.fields(
             "`retry_after`",
             &["jitter", "format", "spread", "max"],

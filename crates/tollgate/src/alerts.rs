@@ -1,0 +1,381 @@
+//! Alerts: conditions that an operator should know of, found in counts and states, and sent to webhooks.
+//!
+//! Detectors are pure: counts and conditions go in with the time, readings come out. [`Alerts`] feeds them every few seconds, on the
+//! runtime of the control plane. Nothing here is on the path of a decision.
+
+mod anomalies;
+mod baseline;
+mod conditions;
+mod hysteresis;
+mod model;
+mod notifier;
+mod observation;
+mod series;
+mod table;
+mod thresholds;
+mod webhook;
+
+pub use anomalies::{AnomalyDetector, CheckCounts, MinuteCounts, RuleMinute};
+pub use hysteresis::AlertLevel;
+pub use model::{Alert, AlertKey, AlertKind, AlertRule, AlertSeverity, AlertState, Reading, Silence};
+pub use notifier::NotifyPace;
+pub use webhook::{Delivery, Webhook, WebhookSecret, WebhookUrl};
+
+use self::notifier::{AlertMessage, Notifier};
+use self::observation::Observer;
+use self::table::{AlertTable, DetectorKind};
+use self::thresholds::{AlertCondition, TICK_SECONDS, ThresholdDetector};
+use self::webhook::{Envelope, Outbox, render};
+use crate::config::{AlertSettings, SubjectDisplay};
+use crate::control::database::{StoredSilence, now_ms};
+use crate::control::model::Author;
+use crate::control::{Control, ControlResult};
+use crate::server::gate::Gate;
+use crate::server::telemetry::AlertMetrics;
+use futures_util::future::{join, join_all};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::broadcast;
+use tokio::time::sleep;
+
+/// The alerts of one instance. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Alerts {
+    parts: Arc<AlertParts>,
+}
+
+/// Everything that alerts are started with.
+#[derive(Clone, Debug, Default)]
+pub struct AlertOptions {
+    /// The settings.
+    pub settings: AlertSettings,
+    /// Subjects in messages: as viewers see them.
+    pub subjects: SubjectDisplay,
+    /// The URL of the admin API, for messages; may be empty.
+    pub external_url: String,
+}
+
+/// An alert with what holds its messages back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedAlert {
+    /// The alert.
+    pub alert: Alert,
+    /// Unix time in milliseconds until which it is silenced; none: it is not.
+    pub silenced_until: Option<u64>,
+    /// True if an unavailable store explains it.
+    pub is_explained: bool,
+}
+
+/// The state of a webhook.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WebhookStatus {
+    /// Its name.
+    pub name: String,
+    /// Unix time in milliseconds of the last delivery; none yet.
+    pub last_delivery: Option<u64>,
+    /// The error since then.
+    pub last_error: Option<String>,
+}
+
+#[derive(Debug)]
+struct AlertParts {
+    gate: Arc<Gate>,
+    control: Control,
+    options: AlertOptions,
+    outboxes: Vec<Arc<Outbox>>,
+    state: Mutex<EngineState>,
+    /// States of alerts as they change.
+    changes: broadcast::Sender<Arc<ListedAlert>>,
+}
+
+#[derive(Debug, Default)]
+struct EngineState {
+    anomalies: AnomalyDetector,
+    thresholds: ThresholdDetector,
+    table: AlertTable,
+    /// One for each webhook.
+    notifiers: Vec<Notifier>,
+    silences: Vec<Silence>,
+    /// The number of the last message.
+    messages: u64,
+    /// The states that were passed on last, by id.
+    published: BTreeMap<String, AlertState>,
+}
+
+/// The lease of the control service that sends messages.
+const LEASE: &str = "alerts";
+const LEASE_LENGTH: Duration = Duration::from_secs(30);
+const TICK_MS: u64 = TICK_SECONDS * 1_000;
+/// Changes that a slow listener may be behind.
+const CHANGES_MAX: usize = 64;
+
+impl Alerts {
+    /// Alerts that have seen nothing.
+    pub fn new(gate: Arc<Gate>, control: Control, options: AlertOptions) -> Self {
+        let metrics = &gate.metrics().alerts;
+        let webhooks = options.settings.webhooks.iter();
+        let outboxes: Vec<Arc<Outbox>> = webhooks
+            .map(|webhook| Arc::new(Outbox::new(webhook.clone(), Arc::clone(metrics))))
+            .collect();
+        let state = EngineState {
+            notifiers: vec![Notifier::new(options.settings.pace); outboxes.len()],
+            ..EngineState::default()
+        };
+        Self {
+            parts: Arc::new(AlertParts {
+                gate,
+                control,
+                options,
+                outboxes,
+                state: Mutex::new(state),
+                changes: broadcast::Sender::new(CHANGES_MAX),
+            }),
+        }
+    }
+
+    /// Looks at counts and states every few seconds, and delivers messages, without end.
+    pub async fn run(&self) {
+        let outboxes = self.parts.outboxes.iter().map(|outbox| outbox.run());
+        join(self.watch(), join_all(outboxes)).await;
+    }
+
+    async fn watch(&self) {
+        let mut observer = Observer::default();
+        let mut is_holder = false;
+        loop {
+            // At full seconds of the clock, so that a minute ends with a tick.
+            sleep(Duration::from_millis(TICK_MS - now_ms() % TICK_MS)).await;
+            let now = now_ms();
+            if !self.parts.outboxes.is_empty() {
+                let held = self.parts.control.hold_lease(LEASE, LEASE_LENGTH).await;
+                // While the database is away, the one that has the lease keeps it.
+                is_holder = held.unwrap_or(is_holder);
+            }
+            self.reload_silences().await;
+            let observation = observer.observe(&self.parts.gate, &self.parts.control, now).await;
+            let conditions = conditions::conditions(&observation.states);
+            self.parts.take(&conditions, observation.minute, now);
+            if is_holder {
+                self.send_due(now).await;
+            }
+        }
+    }
+
+    /// Reads the silences that all control services share. While the database is away, those that are known stay.
+    async fn reload_silences(&self) {
+        if let Some(stored) = self.parts.control.silences().await {
+            let parsed = stored
+                .iter()
+                .filter_map(|silence| serde_json::from_str(&silence.body).ok());
+            self.parts.state().silences = parsed.collect();
+        }
+    }
+
+    /// Puts the messages that are due into the outboxes.
+    async fn send_due(&self, now: u64) {
+        let due = self.parts.due(now);
+        if due.is_empty() {
+            return;
+        }
+        let envelope = self.envelope().await;
+        for (index, number, message) in due {
+            if let Some(outbox) = self.parts.outboxes.get(index) {
+                outbox.push(number, render(&outbox.webhook().name, &message, &envelope));
+            }
+        }
+    }
+
+    async fn envelope(&self) -> Envelope {
+        let control = &self.parts.control;
+        let status = control.status();
+        let audit_end = control.audit_end().await;
+        Envelope {
+            instance: status.instance,
+            external_url: self.parts.options.external_url.clone(),
+            rules_version: status.version,
+            epoch: status.epoch,
+            revision: status.revision,
+            audit_end: audit_end.map(|(seq, hash)| (seq, hash.to_string())),
+            subjects: self.parts.options.subjects,
+            is_test: false,
+        }
+    }
+
+    /// All alerts: active ones, then resolved ones, each the newest first.
+    pub fn list(&self) -> Vec<ListedAlert> {
+        let now = now_ms();
+        let state = self.parts.state();
+        let mut active: Vec<&Alert> = state.table.active().collect();
+        active.sort_by(|one, other| (other.since, &other.id).cmp(&(one.since, &one.id)));
+        let alerts = active.into_iter().chain(state.table.resolved());
+        alerts.map(|alert| state.listed(alert, now)).collect()
+    }
+
+    /// The states of alerts as they change.
+    pub fn changes(&self) -> broadcast::Receiver<Arc<ListedAlert>> {
+        self.parts.changes.subscribe()
+    }
+
+    /// Subjects in messages and events.
+    pub fn subjects(&self) -> SubjectDisplay {
+        self.parts.options.subjects
+    }
+
+    /// The webhooks of the settings.
+    pub fn webhooks(&self) -> Vec<WebhookStatus> {
+        let status = |outbox: &Arc<Outbox>| {
+            let (last_delivery, last_error) = outbox.last();
+            WebhookStatus {
+                name: outbox.webhook().name.clone(),
+                last_delivery,
+                last_error,
+            }
+        };
+        self.parts.outboxes.iter().map(status).collect()
+    }
+
+    /// Sends a message without alerts to a webhook now. None: there is no such webhook.
+    pub async fn test(&self, name: &str) -> Option<Delivery> {
+        let mut outboxes = self.parts.outboxes.iter();
+        let outbox = outboxes.find(|outbox| outbox.webhook().name == name)?;
+        let message = AlertMessage {
+            alerts: Vec::new(),
+            is_digest: false,
+        };
+        let envelope = Envelope {
+            is_test: true,
+            ..self.envelope().await
+        };
+        Some(outbox.deliver(render(name, &message, &envelope)).await)
+    }
+
+    /// The silences that have not ended.
+    pub fn silences(&self) -> Vec<Silence> {
+        let now = now_ms();
+        let state = self.parts.state();
+        let lasting = state.silences.iter().filter(|silence| now < silence.until);
+        lasting.cloned().collect()
+    }
+
+    /// Adds a silence, for all control services.
+    ///
+    /// # Errors
+    /// No database, or it does not answer, or there are too many silences.
+    pub async fn add_silence(&self, silence: &Silence, author: &Author) -> ControlResult<()> {
+        let stored = StoredSilence {
+            id: silence.id.clone(),
+            body: serde_json::to_string(silence).unwrap_or_default(),
+            until: silence.until,
+        };
+        let database = self.parts.control.writable_database().await?;
+        database.add_silence(stored, author).await?;
+        self.reload_silences().await;
+        Ok(())
+    }
+
+    /// Ends a silence.
+    ///
+    /// # Errors
+    /// No database, or it does not answer, or there is no such silence.
+    pub async fn delete_silence(&self, id: &str, author: &Author) -> ControlResult<()> {
+        let database = self.parts.control.writable_database().await?;
+        database.delete_silence(id, author).await?;
+        self.reload_silences().await;
+        Ok(())
+    }
+}
+
+impl AlertParts {
+    fn state(&self) -> MutexGuard<'_, EngineState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the conditions of a tick, and the counts of a minute that has ended.
+    fn take(&self, conditions: &[AlertCondition], minute: Option<(u64, MinuteCounts)>, now: u64) {
+        let mut state = self.state();
+        if let Some((minute, counts)) = minute {
+            let readings = state.anomalies.minute(minute, &counts);
+            state.table.update(DetectorKind::Anomalies, readings, now);
+        }
+        let readings = state.thresholds.tick(conditions);
+        state.table.update(DetectorKind::Thresholds, readings, now);
+        let metrics = &self.gate.metrics().alerts;
+        metrics.firing.set(state.table.firing() as u64);
+        for change in state.changed(now) {
+            // Without a listener nobody misses it.
+            let _ = self.changes.send(Arc::new(change));
+        }
+    }
+
+    /// The messages that are due: the index of the webhook, the number of the message, the message.
+    fn due(&self, now: u64) -> Vec<(usize, u64, AlertMessage)> {
+        let mut state = self.state();
+        let mut notifiers = std::mem::take(&mut state.notifiers);
+        let mut due = Vec::new();
+        for (index, notifier) in notifiers.iter_mut().enumerate() {
+            let is_sent = |alert: &&Alert| state.is_sent(alert, now);
+            let firing: Vec<&Alert> = state
+                .table
+                .active()
+                .filter(|alert| alert.state == AlertState::Firing)
+                .filter(is_sent)
+                .collect();
+            let is_active = |key: &AlertKey| {
+                state
+                    .table
+                    .active()
+                    .any(|alert| alert.key == *key && alert.state == AlertState::Firing)
+            };
+            let resolved = |key: &AlertKey| state.table.last_resolved(key).filter(|_| !is_active(key));
+            if let Some(message) = notifier.due(now, &firing, resolved) {
+                due.push((index, message));
+            }
+        }
+        state.notifiers = notifiers;
+        let number = |state: &mut EngineState| {
+            state.messages += 1;
+            state.messages
+        };
+        due.into_iter()
+            .map(|(index, message)| (index, number(&mut state), message))
+            .collect()
+    }
+}
+
+impl EngineState {
+    fn silenced_until(&self, key: &AlertKey, now: u64) -> Option<u64> {
+        let covering = self.silences.iter().filter(|silence| silence.covers(key, now));
+        covering.map(|silence| silence.until).max()
+    }
+
+    /// True if messages about an alert are sent.
+    fn is_sent(&self, alert: &Alert, now: u64) -> bool {
+        self.silenced_until(&alert.key, now).is_none() && !self.table.is_explained(alert, now)
+    }
+
+    fn listed(&self, alert: &Alert, now: u64) -> ListedAlert {
+        ListedAlert {
+            silenced_until: self.silenced_until(&alert.key, now),
+            is_explained: alert.state != AlertState::Resolved && self.table.is_explained(alert, now),
+            alert: alert.clone(),
+        }
+    }
+
+    /// The alerts whose state is not the one that was passed on last.
+    fn changed(&mut self, now: u64) -> Vec<ListedAlert> {
+        let mut changed = Vec::new();
+        let mut published = BTreeMap::new();
+        let resolved = self.table.resolved().take_while(|alert| alert.resolved_at == Some(now));
+        for alert in self.table.active().chain(resolved) {
+            if self.published.get(&alert.id) != Some(&alert.state) {
+                changed.push(self.listed(alert, now));
+            }
+            if alert.state != AlertState::Resolved {
+                published.insert(alert.id.clone(), alert.state);
+            }
+        }
+        self.published = published;
+        changed
+    }
+}

@@ -1,0 +1,338 @@
+//! The messages of one webhook: which alerts go into the next one, and when it is due.
+//!
+//! Changes are collected for a while and sent as one message; an alert that goes on firing is repeated. Three bounds keep a receiver
+//! readable: an alert that flaps has [`MESSAGES_PER_ALERT`] messages per hour, a webhook so many as configured, and what could not be
+//! sent then comes as one digest.
+
+use super::model::{Alert, AlertKey, AlertState};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// Decides what one webhook is sent. Time is an argument: Unix time in milliseconds.
+#[derive(Clone, Debug)]
+pub(super) struct Notifier {
+    pace: NotifyPace,
+    sent: BTreeMap<AlertKey, SentAlert>,
+    /// The time at which the first change was seen that is not sent yet.
+    changed_at: Option<u64>,
+    /// Times of the messages of the last hour.
+    messages: VecDeque<u64>,
+    /// True while messages were held back because there were too many.
+    is_limited: bool,
+}
+
+/// The pace of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotifyPace {
+    /// Changes within this time are one message.
+    pub group: Duration,
+    /// An alert that goes on firing is sent again after this time.
+    pub repeat: Duration,
+    /// Messages in any hour.
+    pub max_per_hour: u32,
+}
+
+/// One message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct AlertMessage {
+    /// Its alerts, firing and resolved.
+    pub alerts: Vec<Alert>,
+    /// True if it stands for the messages that were held back because there were too many.
+    pub is_digest: bool,
+}
+
+/// The last messages about one alert.
+#[derive(Clone, Debug, Default)]
+struct SentAlert {
+    is_firing: bool,
+    /// Times of the messages of the last hour, the newest last.
+    times: VecDeque<u64>,
+}
+
+impl Default for NotifyPace {
+    fn default() -> Self {
+        Self {
+            group: Duration::from_secs(30),
+            repeat: Duration::from_secs(4 * 3_600),
+            max_per_hour: 20,
+        }
+    }
+}
+
+const HOUR_MS: u64 = 3_600_000;
+/// Messages about one alert in an hour: it fired, it resolved, it fires again. What happens then is sent when the hour is over.
+const MESSAGES_PER_ALERT: usize = 3;
+
+impl Notifier {
+    /// A notifier that has sent nothing.
+    pub(super) fn new(pace: NotifyPace) -> Self {
+        Self {
+            pace,
+            sent: BTreeMap::new(),
+            changed_at: None,
+            messages: VecDeque::new(),
+            is_limited: false,
+        }
+    }
+
+    /// Returns the message that is due, and counts it as sent.
+    ///
+    /// `firing` are the alerts that fire and are to be sent; `resolved` returns the alert of a key that was sent as firing and resolved,
+    /// and none while it is held back by a silence, or by another alert that explains it.
+    pub(super) fn due<'a>(
+        &mut self,
+        now: u64,
+        firing: &[&'a Alert],
+        resolved: impl Fn(&AlertKey) -> Option<&'a Alert>,
+    ) -> Option<AlertMessage> {
+        let mut alerts: Vec<Alert> = Vec::new();
+        let mut is_change = false;
+        for alert in firing {
+            let sent = self.sent.get(&alert.key);
+            let is_new = sent.is_none_or(|sent| !sent.is_firing);
+            let is_repeated = sent.is_some_and(|sent| sent.is_firing && sent.is_older(now, self.pace.repeat));
+            if (is_new || is_repeated) && sent.is_none_or(|sent| sent.may_send(now)) {
+                is_change = true;
+                alerts.push((*alert).clone());
+            }
+        }
+        for (key, sent) in &self.sent {
+            let is_still_firing = firing.iter().any(|alert| alert.key == *key);
+            if sent.is_firing && !is_still_firing && sent.may_send(now) {
+                if let Some(alert) = resolved(key) {
+                    is_change = true;
+                    alerts.push(alert.clone());
+                }
+            }
+        }
+        self.forget(now);
+        if !is_change {
+            self.changed_at = None;
+            return None;
+        }
+        let changed_at = *self.changed_at.get_or_insert(now);
+        if now < changed_at.saturating_add(millis(self.pace.group)) {
+            return None;
+        }
+        if self.messages.len() >= self.pace.max_per_hour as usize {
+            self.is_limited = true;
+            return None;
+        }
+        self.changed_at = None;
+        self.messages.push_back(now);
+        for alert in &alerts {
+            let sent = self.sent.entry(alert.key.clone()).or_default();
+            sent.is_firing = alert.state == AlertState::Firing;
+            sent.times.push_back(now);
+        }
+        let is_digest = std::mem::take(&mut self.is_limited);
+        Some(AlertMessage { alerts, is_digest })
+    }
+
+    /// Drops times that are an hour old, and alerts that were sent as resolved and have none.
+    fn forget(&mut self, now: u64) {
+        let is_old = |&time: &u64| time.saturating_add(HOUR_MS) <= now;
+        while self.messages.front().is_some_and(is_old) {
+            self.messages.pop_front();
+        }
+        self.sent.retain(|_, sent| {
+            // The newest is kept: the next repetition counts from it.
+            while sent.times.len() > 1 && sent.times.front().is_some_and(is_old) {
+                sent.times.pop_front();
+            }
+            sent.is_firing || !sent.times.iter().all(is_old)
+        });
+    }
+}
+
+impl SentAlert {
+    fn is_older(&self, now: u64, age: Duration) -> bool {
+        self.times
+            .back()
+            .is_none_or(|&time| now >= time.saturating_add(millis(age)))
+    }
+
+    fn may_send(&self, now: u64) -> bool {
+        let recent = self.times.iter().filter(|&&time| now < time.saturating_add(HOUR_MS));
+        recent.count() < MESSAGES_PER_ALERT
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alerts::hysteresis::AlertLevel;
+    use crate::alerts::model::{AlertKind, AlertRule, Reading};
+    use crate::alerts::table::{AlertTable, DetectorKind};
+    use crate::alerts::thresholds::{AlertCondition, TICK_SECONDS, ThresholdDetector};
+
+    const SECOND: u64 = 1_000;
+    const MINUTE: u64 = 60 * SECOND;
+
+    /// A table of alerts and the notifier of one webhook.
+    struct Site {
+        table: AlertTable,
+        notifier: Notifier,
+    }
+
+    impl Site {
+        fn new() -> Self {
+            Self {
+                table: AlertTable::default(),
+                notifier: Notifier::new(NotifyPace::default()),
+            }
+        }
+
+        /// The message at a time at which these rules have an alert, as letters: `+a` fires, `-a` is resolved.
+        fn at(&mut self, now: u64, rules: &[&str]) -> Option<String> {
+            let readings = rules.iter().map(|rule| Reading {
+                key: AlertKey::with_rule(
+                    AlertKind::DenialsJump,
+                    Some(AlertRule {
+                        domain: "default".into(),
+                        rule: (*rule).into(),
+                    }),
+                ),
+                level: AlertLevel::Firing,
+                value: 1,
+                baseline: 0,
+                summary: String::new(),
+            });
+            self.table.update(DetectorKind::Anomalies, readings.collect(), now);
+            let firing: Vec<&Alert> = self.table.active().collect();
+            let message = self.notifier.due(now, &firing, |key| self.table.last_resolved(key))?;
+            let alerts = message.alerts.iter().map(|alert| {
+                let sign = if alert.state == AlertState::Firing { '+' } else { '-' };
+                format!("{sign}{}", alert.key.rule.as_ref().map_or("", |name| &name.rule))
+            });
+            let digest = if message.is_digest { " digest" } else { "" };
+            Some(format!("{}{digest}", alerts.collect::<Vec<_>>().join(" ")))
+        }
+    }
+
+    #[test]
+    fn changes_of_half_a_minute_are_one_message() {
+        let mut site = Site::new();
+        assert_eq!(site.at(0, &["a"]), None);
+        assert_eq!(site.at(20 * SECOND, &["a", "b"]), None);
+        assert_eq!(site.at(30 * SECOND, &["a", "b"]).as_deref(), Some("+a +b"));
+        assert_eq!(site.at(35 * SECOND, &["a", "b"]), None);
+        assert_eq!(site.at(40 * SECOND, &["b", "c"]), None);
+        assert_eq!(site.at(70 * SECOND, &["b", "c"]).as_deref(), Some("+c -a"));
+        assert_eq!(site.at(75 * SECOND, &["b", "c"]), None);
+    }
+
+    #[test]
+    fn what_is_over_before_it_was_sent_is_not_sent() {
+        let mut site = Site::new();
+        assert_eq!(site.at(0, &["a"]), None);
+        assert_eq!(site.at(25 * SECOND, &[]), None);
+        assert_eq!(site.at(40 * SECOND, &[]), None);
+    }
+
+    #[test]
+    fn an_alert_that_goes_on_is_repeated_after_four_hours() {
+        let mut site = Site::new();
+        let mut messages = Vec::new();
+        for tick in 0..=(9 * 60 * 2) {
+            let now = tick * 30 * SECOND;
+            if let Some(message) = site.at(now, &["a"]) {
+                messages.push((now / MINUTE, message));
+            }
+        }
+        let times: Vec<u64> = messages.iter().map(|(minute, _)| *minute).collect();
+        assert_eq!(times, [0, 241, 481]);
+        assert!(messages.iter().all(|(_, message)| message == "+a"));
+    }
+
+    #[test]
+    fn an_alert_that_flaps_has_three_messages_an_hour() {
+        let mut site = Site::new();
+        let mut messages = Vec::new();
+        // Six minutes with it, six without, for two hours.
+        for tick in 0..2 * 720 {
+            let now = tick * 5 * SECOND;
+            let rules: &[&str] = if now / MINUTE % 12 < 6 { &["a"] } else { &[] };
+            if let Some(message) = site.at(now, rules) {
+                messages.push((now / MINUTE, message));
+            }
+        }
+        let in_first_hour = messages.iter().filter(|(minute, _)| *minute < 60).count();
+        assert_eq!(in_first_hour, 3, "{messages:?}");
+        assert!(messages.len() <= 6, "{messages:?}");
+        let alternates = messages.windows(2).all(|pair| pair[0].1 != pair[1].1);
+        assert!(alternates, "{messages:?}");
+    }
+
+    /// Row 50.
+    #[test]
+    fn a_store_that_flaps_for_an_hour_has_at_most_four_messages() {
+        // Seconds for which it is away, and for which it is back.
+        for (away, back) in [
+            (5, 5),
+            (10, 20),
+            (20, 10),
+            (30, 60),
+            (60, 240),
+            (60, 320),
+            (300, 300),
+            (600, 600),
+        ] {
+            let mut detector = ThresholdDetector::default();
+            let mut table = AlertTable::default();
+            let mut notifier = Notifier::new(NotifyPace::default());
+            let mut messages = Vec::new();
+            for tick in 0..3_600 / TICK_SECONDS {
+                let second = tick * TICK_SECONDS;
+                let now = second * SECOND;
+                let condition = AlertCondition {
+                    kind: AlertKind::StoreUnavailable,
+                    summary: String::new(),
+                    value: 1,
+                    threshold: 0,
+                };
+                let conditions = match second % (away + back) < away {
+                    true => vec![condition],
+                    false => Vec::new(),
+                };
+                table.update(DetectorKind::Thresholds, detector.tick(&conditions), now);
+                let firing = table.active().filter(|alert| alert.state == AlertState::Firing);
+                let firing: Vec<&Alert> = firing.collect();
+                let resolved = |key: &AlertKey| table.last_resolved(key).filter(|_| firing.is_empty());
+                if notifier.due(now, &firing, resolved).is_some() {
+                    messages.push(second);
+                }
+            }
+            assert!(messages.len() <= 4, "{away} s away, {back} s back: {messages:?}");
+        }
+    }
+
+    #[test]
+    fn after_twenty_messages_in_an_hour_one_digest_has_the_rest() {
+        let mut site = Site::new();
+        let names: Vec<String> = (0..60).map(|number| format!("r{number:02}")).collect();
+        let mut messages = Vec::new();
+        // One more alert each minute.
+        for tick in 0..=(70 * 12) {
+            let now = tick * 5 * SECOND;
+            let count = usize::try_from(now / MINUTE + 1).unwrap_or(0).min(60);
+            let rules: Vec<&str> = names.iter().take(count).map(String::as_str).collect();
+            if let Some(message) = site.at(now, &rules) {
+                messages.push((now / MINUTE, message));
+            }
+        }
+        let (first, rest) = messages.split_at(20);
+        assert!(first.iter().all(|(_, message)| message.len() == 4), "{first:?}");
+        let (minute, digest) = rest.first().expect("a digest");
+        assert_eq!(*minute, 60);
+        assert!(
+            digest.ends_with(" digest") && digest.split(' ').count() == 41,
+            "{digest}"
+        );
+        assert!(rest.len() < 10, "{rest:?}");
+    }
+}

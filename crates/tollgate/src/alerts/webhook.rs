@@ -1,0 +1,233 @@
+//! Webhooks: the receivers of alerts, and one signed delivery to one of them.
+//!
+//! The name of a receiver is resolved once, every address is checked, and the connection goes to an address that was checked. So a
+//! webhook cannot be used to reach what only this machine reaches. Redirects are not followed.
+
+mod address;
+mod body;
+mod outbox;
+
+pub(super) use self::body::{Envelope, render};
+pub(super) use self::outbox::Outbox;
+
+use self::address::is_public;
+use crate::server::net::http_client::{HttpUrl, exchange, native_roots, tls_connector};
+use bytes::Bytes;
+use hmac::{Hmac, Mac};
+use http_body_util::Full;
+use hyper::header::{CONTENT_TYPE, HOST, USER_AGENT};
+use hyper::{Method, Request, StatusCode};
+use rustls::RootCertStore;
+use sha2::Sha256;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::OnceLock;
+use std::time::Duration;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::{Instant, timeout};
+
+/// A receiver of alerts, as the operator configured it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Webhook {
+    /// Its name.
+    pub name: String,
+    /// Its URL.
+    pub url: WebhookUrl,
+    /// The secret that messages to it are signed with.
+    pub secret: WebhookSecret,
+    /// True if it may have an address that only this network reaches, and be called without TLS.
+    pub allow_private: bool,
+}
+
+/// The URL of a webhook. It may contain a secret, so it is in no log.
+#[derive(Clone, PartialEq, Eq)]
+pub struct WebhookUrl(HttpUrl);
+
+/// The secret of a webhook. Its text is in no log.
+#[derive(Clone, PartialEq, Eq)]
+pub struct WebhookSecret(Box<str>);
+
+/// The result of one delivery.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// The status of the response; none if there was none.
+    pub status: Option<u16>,
+    /// The time that it took.
+    pub elapsed: Duration,
+    /// The reason why it was not delivered.
+    pub error: Option<String>,
+}
+
+/// The longest time of a delivery, the resolution of its name included.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// The most bytes read of a response.
+const RESPONSE_BYTES_MAX: usize = 64 << 10;
+
+impl WebhookUrl {
+    /// Parses a URL.
+    ///
+    /// # Errors
+    /// The reason why it cannot be called.
+    pub fn parse(text: &str, allow_private: bool) -> Result<Self, &'static str> {
+        let url = HttpUrl::parse(text)?;
+        match url.tls_name.is_some() || allow_private {
+            true => Ok(Self(url)),
+            false => Err("it must start with https://; http:// needs `allow_private: true`"),
+        }
+    }
+}
+
+impl WebhookSecret {
+    /// The least number of characters.
+    pub const CHARACTERS_MIN: usize = 16;
+
+    /// A secret that is long enough; none if it is not.
+    pub fn new(text: &str) -> Option<Self> {
+        (text.chars().count() >= Self::CHARACTERS_MIN).then(|| Self(text.into()))
+    }
+
+    /// The signature of a body that is sent at a Unix time in seconds: `t=…,v1=…`.
+    fn sign(&self, at: u64, body: &[u8]) -> String {
+        let mut mac = <Hmac<Sha256> as Mac>::new_from_slice(self.0.as_bytes()).expect("any length is a key");
+        mac.update(at.to_string().as_bytes());
+        mac.update(b".");
+        mac.update(body);
+        let code = mac.finalize().into_bytes();
+        let hex: String = code.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("t={at},v1={hex}")
+    }
+}
+
+impl Webhook {
+    /// Sends one message and returns what became of it. `now` is Unix time in milliseconds.
+    pub async fn deliver(&self, body: Bytes, now: u64) -> Delivery {
+        let started = Instant::now();
+        let result = match timeout(TIMEOUT, self.exchange(body, now / 1_000)).await {
+            Ok(result) => result,
+            Err(_) => Err(format!("no response within {} s", TIMEOUT.as_secs())),
+        };
+        let elapsed = started.elapsed();
+        let (status, error) = match result {
+            Ok(status) if status.is_success() => (Some(status.as_u16()), None),
+            Ok(status) if status.is_redirection() => (
+                Some(status.as_u16()),
+                Some(format!("status {status}: redirects are not followed")),
+            ),
+            Ok(status) => (Some(status.as_u16()), Some(format!("status {status}"))),
+            Err(error) => (None, Some(error)),
+        };
+        Delivery { status, elapsed, error }
+    }
+
+    async fn exchange(&self, body: Bytes, at: u64) -> Result<StatusCode, String> {
+        let url = &self.url.0;
+        let request = Request::builder()
+            .method(Method::POST)
+            .uri(&url.target)
+            .header(HOST, &url.authority)
+            .header(CONTENT_TYPE, "application/json")
+            .header(USER_AGENT, concat!("tollgate/", env!("CARGO_PKG_VERSION")))
+            .header(SIGNATURE, self.secret.sign(at, &body))
+            .body(Full::new(body))
+            .map_err(|_| "its URL cannot be requested".to_owned())?;
+        let stream = self.connect().await?;
+        let interrupted = |error| format!("the connection was lost: {error}");
+        let response = match &url.tls_name {
+            None => exchange(stream, request, RESPONSE_BYTES_MAX).await,
+            Some(name) => {
+                let connector = tls_connector(roots(), &[]).map_err(|error| error.to_string())?;
+                let stream = connector.connect(name.clone(), stream).await;
+                let stream = stream.map_err(|error| format!("TLS handshake failed: {error}"))?;
+                exchange(stream, request, RESPONSE_BYTES_MAX).await
+            }
+        };
+        Ok(response.map_err(interrupted)?.status())
+    }
+
+    async fn connect(&self) -> Result<TcpStream, String> {
+        let mut error = "its name has no address".to_owned();
+        for address in self.addresses().await? {
+            match TcpStream::connect(address).await {
+                Ok(stream) => return Ok(stream),
+                Err(failed) => error = format!("cannot connect: {failed}"),
+            }
+        }
+        Err(error)
+    }
+
+    /// The addresses of the receiver. One that is not public rejects all of them: which one is used must not depend on their order.
+    async fn addresses(&self) -> Result<Vec<SocketAddr>, String> {
+        let found = lookup_host(self.url.0.endpoint()).await;
+        let found = found.map_err(|error| format!("its name cannot be resolved: {error}"))?;
+        let addresses: Vec<SocketAddr> = found.take(ADDRESSES_MAX).collect();
+        let is_refused = |address: &&SocketAddr| !self.allow_private && !is_public(address.ip());
+        match addresses.iter().find(is_refused).map(SocketAddr::ip) {
+            None => Ok(addresses),
+            Some(address) => Err(refusal(address)),
+        }
+    }
+}
+
+fn refusal(address: IpAddr) -> String {
+    format!("its address {address} is not public; set `allow_private: true` if it is meant")
+}
+
+/// The authorities that this machine trusts, read once.
+fn roots() -> RootCertStore {
+    static ROOTS: OnceLock<RootCertStore> = OnceLock::new();
+    ROOTS.get_or_init(native_roots).clone()
+}
+
+const SIGNATURE: &str = "x-tollgate-signature";
+/// Addresses of one name that are tried.
+const ADDRESSES_MAX: usize = 16;
+
+impl fmt::Debug for Webhook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Webhook")
+            .field("name", &self.name)
+            .field("allow_private", &self.allow_private)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_signed_with_its_time() {
+        let secret = WebhookSecret::new("0123456789abcdef").expect("it is long enough");
+        // printf '1700000000.{}' | openssl dgst -sha256 -hmac 0123456789abcdef
+        assert_eq!(
+            secret.sign(1_700_000_000, b"{}"),
+            "t=1700000000,v1=e4f8e2ecae2295b2ddb2f0b5584c8275e226c0ebe9b3b819e70156bb67122e3e"
+        );
+        assert!(WebhookSecret::new("0123456789abcde").is_none());
+    }
+
+    #[test]
+    fn a_webhook_without_tls_needs_permission() {
+        assert!(WebhookUrl::parse("https://hooks.example/x?token=1", false).is_ok());
+        assert!(WebhookUrl::parse("http://127.0.0.1:9/", true).is_ok());
+        for url in [
+            "http://hooks.example/",
+            "ftp://hooks.example",
+            "hooks.example",
+            "https://u:p@hooks.example",
+        ] {
+            assert!(WebhookUrl::parse(url, false).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn no_debug_text_has_a_secret() {
+        let webhook = Webhook {
+            name: "ops".into(),
+            url: WebhookUrl::parse("https://hooks.example/hunter2", false).expect("a URL"),
+            secret: WebhookSecret::new("hunter2hunter2hunter2").expect("long enough"),
+            allow_private: false,
+        };
+        assert!(!format!("{webhook:?}").contains("hunter2"));
+    }
+}

@@ -1,0 +1,169 @@
+//! HTTP as a client: addresses, certificate authorities and one exchange, for the commands that call a server and for the servers
+//! that call others. It uses hyper's client connection; a pooled client would need connectors for TLS and Unix sockets that no
+//! dependency brings, and would choose the address it connects to by itself.
+
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::http::uri::Authority;
+use hyper::{Request, Response, Uri};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+use std::error::Error;
+use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::JoinSet;
+use tokio_rustls::TlsConnector;
+
+/// A parsed `http` or `https` URL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HttpUrl {
+    /// The name that the certificate must have; none: without TLS.
+    pub(crate) tls_name: Option<ServerName<'static>>,
+    /// The host as written, an IPv6 address in brackets.
+    pub(crate) host: String,
+    /// The port, that of the scheme if none is written.
+    pub(crate) port: u16,
+    /// Host and port as written, for the header `Host`.
+    pub(crate) authority: String,
+    /// The path with its query.
+    pub(crate) target: String,
+}
+
+/// The reason why a URL of another scheme, or of none, is rejected.
+pub(crate) const NOT_HTTP: &str = "it must start with http:// or https://";
+
+/// The reason why an exchange failed.
+pub(crate) type ExchangeError = Box<dyn Error + Send + Sync>;
+
+impl HttpUrl {
+    /// Parses a URL without user, password and fragment.
+    ///
+    /// # Errors
+    /// The reason why it cannot be called. It does not repeat the URL, which may hold a secret.
+    pub(crate) fn parse(url: &str) -> Result<Self, &'static str> {
+        if url.contains('@') {
+            return Err("it must contain no user and no password");
+        }
+        let uri: Uri = url.parse().map_err(|_| "not a URL")?;
+        let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
+            return Err(NOT_HTTP);
+        };
+        if url.contains('#') {
+            return Err("it must have no fragment");
+        }
+        let host = authority.host();
+        let name = host.trim_start_matches('[').trim_end_matches(']');
+        if name.is_empty() {
+            return Err("it has no host");
+        }
+        let port = port(authority)?;
+        let (default_port, tls_name) = match scheme {
+            "http" => (80, None),
+            "https" => {
+                let name = ServerName::try_from(name.to_owned());
+                (
+                    443,
+                    Some(name.map_err(|_| "not a host name that a certificate can have")?),
+                )
+            }
+            _ => return Err(NOT_HTTP),
+        };
+        Ok(Self {
+            tls_name,
+            host: host.to_owned(),
+            port: port.unwrap_or(default_port),
+            authority: authority.to_string(),
+            target: uri.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string),
+        })
+    }
+
+    /// Host and port, to connect to.
+    pub(crate) fn endpoint(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+}
+
+/// The port as written, `None` if there is no colon. hyper's own accessor has no port for `:99999`, `:abc` and `:` either, and the
+/// request, with its token, would go to the scheme's default port: another server.
+fn port(authority: &Authority) -> Result<Option<u16>, &'static str> {
+    let written = authority.as_str().strip_prefix(authority.host()).unwrap_or_default();
+    let Some(digits) = written.strip_prefix(':') else {
+        return if written.is_empty() { Ok(None) } else { Err("not a URL") };
+    };
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    match digits.parse() {
+        Ok(number @ 1..) if is_number => Ok(Some(number)),
+        _ => Err("the port must be a number from 1 to 65535"),
+    }
+}
+
+/// The certificate authorities that this machine trusts.
+pub(crate) fn native_roots() -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    let (_, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    roots
+}
+
+/// A connector for servers with a certificate of these authorities, and the application protocol to agree on.
+///
+/// # Errors
+/// TLS has no protocol version in common with itself.
+pub(crate) fn tls_connector(roots: RootCertStore, protocols: &[&[u8]]) -> Result<TlsConnector, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+/// Sends one request over HTTP/1.1 and reads a response of at most so many bytes. The connection ends with the returned future.
+///
+/// # Errors
+/// The connection was lost, or the response is longer.
+pub(crate) async fn exchange<S>(
+    stream: S,
+    request: Request<Full<Bytes>>,
+    bytes_max: usize,
+) -> Result<Response<Bytes>, ExchangeError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let mut tasks = JoinSet::new();
+    // Its errors are those of the request.
+    tasks.spawn(async move {
+        let _ = connection.await;
+    });
+    let response = sender.send_request(request).await?;
+    let (parts, body) = response.into_parts();
+    let body = Limited::new(body, bytes_max).collect().await?.to_bytes();
+    Ok(Response::from_parts(parts, body))
+}
+
+/// Does the same over HTTP/2, with prior knowledge. Returns the trailers too, which gRPC ends a call with.
+///
+/// # Errors
+/// The connection was lost, or the response is longer.
+pub(crate) async fn exchange_http2<S>(
+    stream: S,
+    request: Request<Full<Bytes>>,
+    bytes_max: usize,
+) -> Result<(Response<Bytes>, hyper::HeaderMap), ExchangeError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
+    let (mut sender, connection) = handshake.await?;
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let _ = connection.await;
+    });
+    let response = sender.send_request(request).await?;
+    let (parts, body) = response.into_parts();
+    let collected = Limited::new(body, bytes_max).collect().await?;
+    let trailers = collected.trailers().cloned().unwrap_or_default();
+    Ok((Response::from_parts(parts, collected.to_bytes()), trailers))
+}
