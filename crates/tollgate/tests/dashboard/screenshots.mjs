@@ -14,6 +14,8 @@ const folder = mkdtempSync(join(tmpdir(), "tollgate-pictures-"));
 const children = [];
 const TRAFFIC_MS = Number(process.env.TOLLGATE_TRAFFIC_MS ?? 120_000);
 const BYTES_MAX = 2 * 1024 * 1024;
+/** Our own variables are no settings of the server. */
+const OWN = Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith("TOLLGATE_")));
 
 const freePort = async () => {
   const server = createServer().listen(0, "127.0.0.1");
@@ -26,7 +28,7 @@ const freePort = async () => {
 
 /** Starts a program; resolves to the lines it printed up to one that matches. */
 async function start(command, args, ready, cwd = folder) {
-  const child = spawn(command, args, { cwd, stdio: ["ignore", "pipe", "inherit"] });
+  const child = spawn(command, args, { cwd, env: OWN, stdio: ["ignore", "pipe", "inherit"] });
   children.push(child);
   const lines = [];
   for await (const line of createInterface({ input: child.stdout })) {
