@@ -24,9 +24,9 @@ pub(crate) use histogram::{LATENCY_BOUNDS_NS, LATENCY_BUCKETS};
 
 use self::faults::Faults;
 use self::store::StoreMetrics;
-use super::headers::{RetryQueues, RuleQueues};
 use self::watch::Watch;
 use self::watch::top::TopRules;
+use super::headers::{RetryQueues, RuleQueues};
 use super::store::AnyStore;
 use crate::compat::ratelimit::{RatelimitCollector, RatelimitCounts, RatelimitStats};
 use decisions::{Decisions, RuleCounts};
@@ -151,7 +151,13 @@ impl Metrics {
     /// The observers of every verdict. A new one is one more element.
     #[inline]
     pub(super) fn observers(&self) -> (&Decisions, &RatelimitStats, &RuleMatches, &Watch, &RetryQueues) {
-        (&self.decisions, &self.ratelimit, &self.matches, &self.watch, &self.retry_queues)
+        (
+            &self.decisions,
+            &self.ratelimit,
+            &self.matches,
+            &self.watch,
+            &self.retry_queues,
+        )
     }
 
     /// The counters of all checks, with the times of calls to the store.
