@@ -11,6 +11,10 @@ use std::path::{Path, PathBuf};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let root = Path::new("src/ui");
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "Cargo names the output directory of a build script in its environment"
+    )]
     let out = PathBuf::from(env::var("OUT_DIR")?);
     println!("cargo::rerun-if-changed={}", root.display());
     let mut files = Vec::new();

@@ -98,11 +98,13 @@ impl Notifier {
         }
         for (key, sent) in &self.sent {
             let is_still_firing = firing.iter().any(|alert| alert.key == *key);
-            if sent.is_firing && !is_still_firing && sent.may_send(now) {
-                if let Some(alert) = resolved(key) {
-                    is_change = true;
-                    alerts.push(alert.clone());
-                }
+            if sent.is_firing
+                && !is_still_firing
+                && sent.may_send(now)
+                && let Some(alert) = resolved(key)
+            {
+                is_change = true;
+                alerts.push(alert.clone());
             }
         }
         self.forget(now);

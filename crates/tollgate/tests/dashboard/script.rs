@@ -29,6 +29,7 @@ pub(crate) fn node(args: &[&str]) {
     succeed(command);
 }
 
+#[expect(clippy::print_stdout, reason = "the figures of a page")]
 fn succeed(mut command: Command) {
     let output = command.current_dir(env!("CARGO_MANIFEST_DIR")).output();
     let output = output.expect("node can be run: scripts/browser installs it");

@@ -317,6 +317,10 @@ fn subjects_add_no_series() {
         "rules: [{ id: plan, per: user, limit: 1/h }, { id: all, limit: 1000000000/h }]\n",
     );
     let server = TestServer::start(&folder, &[]);
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the number of a long run; without it the test is short"
+    )]
     let subjects: u64 =
         std::env::var("TOLLGATE_SERIES_SUBJECTS").map_or(20_000, |text| text.parse().expect("a number"));
     let series = || {

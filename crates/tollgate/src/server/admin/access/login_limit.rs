@@ -60,10 +60,7 @@ impl CheckLimit {
         let Some(per_caller) = &self.per_caller else {
             return false;
         };
-        matches!(
-            self.limiter.check(per_caller, caller.to_owned()),
-            Decision::Allow { .. }
-        )
+        matches!(self.limiter.check(per_caller, caller), Decision::Allow { .. })
     }
 }
 

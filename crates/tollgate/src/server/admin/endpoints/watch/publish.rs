@@ -108,7 +108,7 @@ async fn publish_revisions(service: &AdminService) {
         describe(service, &mut event).await;
         service.gate.watch().events().publish(WatchEvent::Revision(event));
     }
-    pending().await
+    pending::<()>().await;
 }
 
 async fn publish_alerts(service: &AdminService) {
@@ -128,7 +128,7 @@ async fn publish_alerts(service: &AdminService) {
             Err(RecvError::Closed) => break,
         }
     }
-    pending().await
+    pending::<()>().await;
 }
 
 /// Adds what the audit log says about a revision. Without a database that answers nothing more is known.

@@ -184,9 +184,13 @@ fn sampled_denials_have_wider_bounds() {
         let mut truth = [0_u64; 20];
         for _ in 0..40_000 {
             // The first has a quarter.
-            let subject = if random.next() % 4 == 0 { 0 } else { random.next() % 20 };
+            let subject = if random.next().is_multiple_of(4) {
+                0
+            } else {
+                random.next() % 20
+            };
             truth[subject as usize] += 1;
-            if random.next() % u64::from(every) == 0 {
+            if random.next().is_multiple_of(u64::from(every)) {
                 deny(&top, &rule(1), 0, subject, every);
             }
         }
