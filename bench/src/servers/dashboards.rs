@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// What was measured.
+/// The result of the comparison.
 pub(crate) struct DashboardCost {
     pub(crate) with: f64,
     pub(crate) without: f64,
@@ -27,7 +27,7 @@ pub(crate) struct DashboardCost {
 pub(crate) const GOAL: f64 = 0.95;
 /// Open dashboards, each of a browser of its own.
 pub(crate) const DASHBOARDS: usize = 5;
-/// What a page reads now and then, beside the stream.
+/// Reads of a page now and then, beside the stream.
 const PAGES: [&str; 3] = [
     "/v1/series?scope=rules&sort=denied&limit=8",
     "/v1/top?minutes=15",

@@ -227,6 +227,8 @@ await script("tasks", async (browser) => {
     const secret = await dialog().locator(".secret code").innerText();
     check((await api("GET", "/status", { token: secret })).status === 200, "a new token works");
     await button("I have copied it").click();
+    // A closed dialog has no role any more; its element goes a moment later.
+    await page.locator("dialog").waitFor({ state: "detached" });
     const text = await page.locator("body").innerText();
     check(!text.includes(secret) && !(await page.content()).includes(secret), "and is shown once");
     await button("Revoke ci").click();

@@ -123,7 +123,7 @@ impl Node {
         })
     }
 
-    /// What operators should know of it.
+    /// The findings that operators should know of.
     pub(crate) fn status(&self) -> ServerStatus {
         let endpoint = self.connector.endpoint();
         ServerStatus {
