@@ -1,4 +1,4 @@
-//! The `Retry-After` header: jitter, rounding, format.
+//! The `Retry-After` header: seconds, or a date. Core rounds and spreads the wait.
 
 use crate::server::headers::seconds_ceil;
 use crate::server::http::settings::{RetryAfter, RetryAfterFormat};
