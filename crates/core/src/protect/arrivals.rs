@@ -86,6 +86,10 @@ impl Arrivals {
             .filter(|slice| (oldest..=current).contains(&slice.number))
             .collect();
         let total: u64 = live.iter().map(|slice| slice.total).sum();
+        // Nothing to shed: a cut by counts of zero would be one of every class.
+        if total == 0 {
+            return Cut::default();
+        }
         let mut to_shed = total * level_ppm.min(WHOLE_PPM) / WHOLE_PPM;
         for class in PriorityClass::ALL.into_iter().rev() {
             let rank = class.rank();

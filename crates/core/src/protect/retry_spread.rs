@@ -98,7 +98,7 @@ impl RetrySpread {
     /// may be alone, and a lone caller gets no extra wait, however its costs or the interval change meanwhile.
     pub fn extra(&mut self, now: Micros, denial: &RetryDenial) -> Micros {
         let key = mix(denial.counter, denial.caller);
-        let queue = queue_of(&mut self.queues, denial.counter);
+        let queue = queue_of(&mut self.queues, denial.counter, now);
         if now.get().saturating_sub(queue.last_denial.get()) > QUEUE_TTL.get() {
             *queue = VirtualQueue::default();
         }
@@ -156,13 +156,17 @@ impl VirtualQueue {
     }
 }
 
-/// The queue of a counter. In a full table it replaces the shortest one.
+/// The queue of a counter. In a full table it replaces an empty one, or the shortest.
 fn queue_of(
     queues: &mut HashMap<u64, VirtualQueue, BuildHasherDefault<KeyedHasher>>,
     counter: u64,
+    now: Micros,
 ) -> &mut VirtualQueue {
     if queues.len() >= QUEUES_MAX && !queues.contains_key(&counter) {
-        let shortest = queues.iter().min_by_key(|(counter, queue)| (queue.tail, **counter));
+        let is_live = |queue: &VirtualQueue| now.get().saturating_sub(queue.last_denial.get()) <= QUEUE_TTL.get();
+        let shortest = queues
+            .iter()
+            .min_by_key(|(counter, queue)| (is_live(queue), queue.tail, **counter));
         if let Some(shortest) = shortest.map(|(counter, _)| *counter) {
             queues.remove(&shortest);
         }

@@ -1,6 +1,6 @@
 //! `tollgate simulate`: generated traffic against the decisions of this program, without a server.
 
-use super::EXIT_OK;
+use super::{EXIT_OK, fail};
 use clap::{Args, ValueEnum};
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -28,6 +28,7 @@ pub(super) struct Simulate {
     load: Vec<u64>,
     /// overload: the courses of adaptive limits over so many seconds instead
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(60..=86_400))]
+    #[arg(conflicts_with_all = ["policy", "pattern", "load"])]
     adaptive: Option<u64>,
     /// storm: the cases, such as storm, storm+jitter, burst, minute, instances, one-address, quitters, poller
     #[arg(long, value_delimiter = ',', value_parser = case)]
@@ -50,13 +51,41 @@ enum Scenario {
 
 impl Simulate {
     pub(super) fn run(self) -> ExitCode {
+        if let Some(option) = self.foreign_option() {
+            return fail(&format!(
+                "{option} is an option of the other scenario; see `tollgate simulate --help`"
+            ));
+        }
         let text = match self.scenario {
             Scenario::Overload => self.overload(),
             Scenario::Storm => self.storm(),
         };
-        // A closed pipe has read what it wanted.
-        let _ = io::stdout().write_all(text.as_bytes());
-        ExitCode::from(EXIT_OK)
+        match io::stdout().write_all(text.as_bytes()) {
+            // A closed pipe has read what it wanted.
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                fail(&format!("cannot write the report: {error}"))
+            }
+            _ => ExitCode::from(EXIT_OK),
+        }
+    }
+
+    /// An option that this scenario does not have.
+    fn foreign_option(&self) -> Option<&'static str> {
+        let overload = [
+            ("--policy", !self.policy.is_empty()),
+            ("--pattern", !self.pattern.is_empty()),
+            ("--load", !self.load.is_empty()),
+            ("--adaptive", self.adaptive.is_some()),
+        ];
+        let storm = [
+            ("--case", !self.case.is_empty()),
+            ("--strategy", !self.strategy.is_empty()),
+        ];
+        let foreign = match self.scenario {
+            Scenario::Overload => &storm[..],
+            Scenario::Storm => &overload[..],
+        };
+        foreign.iter().find(|(_, is_given)| *is_given).map(|(name, _)| *name)
     }
 
     fn overload(self) -> String {

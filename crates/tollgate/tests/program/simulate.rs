@@ -46,6 +46,15 @@ fn an_unknown_name_is_refused_with_the_names_there_are() {
     let (code, stdout, errors) = simulate(&["--scenario", "overload", "--policy", "hope"]);
     assert_eq!((code, &*stdout), (Some(2), ""));
     assert!(errors.contains("unknown policy; use one of none, fixed"), "{errors}");
+    for foreign in [
+        &["--scenario", "storm", "--load", "500"][..],
+        &["--scenario", "overload", "--case", "storm"],
+        &["--scenario", "overload", "--adaptive", "60", "--policy", "none"],
+    ] {
+        let (code, stdout, errors) = simulate(foreign);
+        assert_eq!((code, &*stdout), (Some(2), ""), "{foreign:?}");
+        assert!(errors.contains(foreign[foreign.len() - 2]), "{errors}");
+    }
     let (code, _, errors) = simulate(&["--scenario", "drizzle"]);
     assert_eq!(code, Some(2));
     assert!(errors.contains("overload") && errors.contains("storm"), "{errors}");

@@ -61,7 +61,7 @@ struct RuleQueue {
     until_us: AtomicU64,
 }
 
-/// Events of the last ten seconds.
+/// Events by second, of the last ten seconds.
 #[derive(Debug, Default)]
 struct RecentCount([AtomicU64; COUNT_SLOTS]);
 
@@ -107,11 +107,13 @@ impl RetryQueues {
         let variant = ruling.variant.key();
         let mut counter = self.hash.build_hasher();
         (ruling.rule.domain(), ruling.rule.id(), variant, window.name()).hash(&mut counter);
+        // A subject with another limit has another counter, and a changed limit starts a new queue.
+        limit.hash(&mut counter);
         ruling.rule.hash_subject(attempt, &mut counter);
         let retry_denial = RetryDenial {
             counter: std::hash::Hasher::finish(&counter),
-            caller: self.caller_hash(attempt, denial.caller),
-            wait,
+            caller: self.caller_hash(ruling.rule, attempt, denial.caller),
+            wait: Micros::new(wait.get().saturating_sub(queue.excess(limit, cost).get())),
             interval: queue.interval(limit, cost, denial.instances, now),
             extra_max: denial.extra_max,
             draw: fastrand::u32(..),
@@ -125,12 +127,19 @@ impl RetryQueues {
         extra
     }
 
-    fn caller_hash(&self, attempt: &Attempt<'_>, caller: RetryCaller) -> u64 {
+    fn caller_hash(&self, rule: &Rule, attempt: &Attempt<'_>, caller: RetryCaller) -> u64 {
         match caller {
-            // The order of attributes says nothing.
-            RetryCaller::Attributes => attempt.attributes.iter().fold(0, |sum, attribute| {
-                self.hash.hash_one((attribute.name, attribute.value)).wrapping_add(sum)
-            }),
+            // The order of attributes says nothing, and a caller stays the same when its cost differs.
+            RetryCaller::Attributes => {
+                let costs = rule.cost_source().attributes();
+                let identity = attempt
+                    .attributes
+                    .iter()
+                    .filter(|attribute| !costs.contains(&attribute.name));
+                identity.fold(0, |sum, attribute| {
+                    self.hash.hash_one((attribute.name, attribute.value)).wrapping_add(sum)
+                })
+            }
             RetryCaller::Address(IpAddr::V6(address)) if address.to_ipv4_mapped().is_none() => {
                 let network = u128::from(address) >> 64 << 64;
                 self.hash.hash_one(Ipv6Addr::from(network))
@@ -156,6 +165,10 @@ impl RetryQueues {
             let mut labels = vec![("rule", &**rule)];
             labels.extend(domain.as_deref().map(|domain| ("domain", domain)));
             let left_us = queue.until_us.load(Ordering::Relaxed).saturating_sub(now_us);
+            // Rules are many, and queues few.
+            if left_us == 0 {
+                continue;
+            }
             let seconds = i64::try_from(left_us.div_ceil(1_000_000)).unwrap_or(i64::MAX);
             ConstGauge::new(seconds).encode(gauge.encode_family(&labels)?)?;
         }
@@ -209,12 +222,13 @@ impl VerdictObserver for RetryQueues {
             let Some(Some(queue)) = state.0.get(rule_index(event.rules, ruling.rule)) else {
                 continue;
             };
-            queue.count(ruling.rule.charged_cost(event.attempt));
+            let cost = ruling.rule.charged_cost(event.attempt);
+            queue.count(cost);
             if ruling
                 .window
                 .is_some_and(|window| matches!(window.limit(), Limit::Concurrency(_)))
             {
-                queue.completions.add(self.now());
+                queue.completions.add(self.now(), cost.get());
             }
         }
     }
@@ -228,8 +242,13 @@ impl RuleQueue {
             return;
         }
         self.has_costs.store(true, Ordering::Relaxed);
-        self.admitted.fetch_add(1, Ordering::Relaxed);
         self.units.fetch_add(cost.get(), Ordering::Relaxed);
+        // The mean is of recent attempts. A race costs it accuracy only.
+        if self.admitted.fetch_add(1, Ordering::Relaxed) >= MEAN_OVER {
+            self.admitted.store(MEAN_OVER / 2, Ordering::Relaxed);
+            let units = self.units.load(Ordering::Relaxed);
+            self.units.store(units / 2, Ordering::Relaxed);
+        }
     }
 
     fn mean_cost_milli(&self) -> u64 {
@@ -238,6 +257,19 @@ impl RuleQueue {
             self.admitted.load(Ordering::Relaxed),
         );
         units.saturating_mul(1_000).checked_div(admitted).unwrap_or(1_000)
+    }
+
+    /// The part of a wait that is due to the units beyond the mean cost. A queue is one of mean costs: otherwise one large cost would make all
+    /// others wait as long.
+    fn excess(&self, limit: &Limit, cost: Cost) -> Micros {
+        let Some(rate) = limit.rate() else {
+            return Micros::ZERO;
+        };
+        let beyond_milli = u128::from(cost.get()) * 1_000;
+        let beyond_milli = beyond_milli.saturating_sub(u128::from(self.mean_cost_milli()));
+        let units_milli = u128::from(rate.units().max(1)) * 1_000;
+        let excess = beyond_milli.saturating_mul(u128::from(rate.period().get())) / units_milli;
+        Micros::new(u64::try_from(excess).unwrap_or(u64::MAX))
     }
 
     /// The distance between two callers that a limit denies.
@@ -254,13 +286,13 @@ impl RuleQueue {
             Limit::FixedWindow(limit) => at_rate(limit.rate()),
             Limit::SlidingCounter(limit) => at_rate(limit.rate()),
             Limit::SlidingLog(limit) => at_rate(limit.rate()).max(limit.min_interval()),
-            // By the slots that end here: each admitted attempt gives its slots back once.
+            // By the slots that are taken here, in the seconds in which any were: each is given back once.
             Limit::Concurrency(limit) => {
-                let seen = self.completions.of_ten_seconds(now);
-                let ended = if seen < COMPLETIONS_MIN {
-                    limit.slots().saturating_mul(10)
-                } else {
-                    seen
+                let (seen, seconds) = self.completions.recent(now);
+                let of_ten_seconds = seen.saturating_mul(10).checked_div(seconds);
+                let ended = match of_ten_seconds.filter(|_| seen >= COMPLETIONS_MIN) {
+                    Some(ended) => ended,
+                    None => limit.slots().saturating_mul(10),
                 };
                 let ended = NonZeroU64::new(ended).unwrap_or(NonZeroU64::MIN);
                 return_interval(cost.get(), mean_milli, NonZeroU64::MIN, ended, Micros::from_secs(10))
@@ -275,15 +307,19 @@ impl RecentCount {
     /// The low bits hold the count, the others the second.
     const COUNT_BITS: u32 = 32;
 
-    fn add(&self, now: Micros) {
+    fn add(&self, now: Micros, units: u64) {
+        let units = units.min(UNITS_MAX);
+        if units == 0 {
+            return;
+        }
         let second = now.get() / 1_000_000;
         let index = usize::try_from(second % COUNT_SLOTS as u64).unwrap_or(0);
         let next = |packed: u64| {
             let is_current = packed >> Self::COUNT_BITS == second;
             Some(if is_current {
-                packed + 1
+                packed + units
             } else {
-                (second << Self::COUNT_BITS) + 1
+                (second << Self::COUNT_BITS) + units
             })
         };
         if let Some(slot) = self.0.get(index) {
@@ -292,12 +328,16 @@ impl RecentCount {
         }
     }
 
-    fn of_ten_seconds(&self, now: Micros) -> u64 {
+    /// The events of the last ten seconds, and the number of those seconds that had any.
+    fn recent(&self, now: Micros) -> (u64, u64) {
         let second = now.get() / 1_000_000;
         let recent = second.saturating_sub(9)..=second;
         let packed = self.0.iter().map(|slot| slot.load(Ordering::Relaxed));
         let live = packed.filter(|packed| recent.contains(&(packed >> Self::COUNT_BITS)));
-        live.map(|packed| packed & u64::from(u32::MAX)).sum()
+        let counts = live
+            .map(|packed| packed & u64::from(u32::MAX))
+            .filter(|count| *count > 0);
+        counts.fold((0, 0), |(sum, seconds), count| (sum + count, seconds + 1))
     }
 }
 
@@ -305,6 +345,10 @@ impl RecentCount {
 const COUNT_SLOTS: usize = 16;
 /// Below this many, slots that end are too few to tell a rate.
 const COMPLETIONS_MIN: u64 = 10;
+/// The most units that one attempt adds to a count, so that the count of a second keeps its bits.
+const UNITS_MAX: u64 = 1_000;
+/// The attempts that the mean cost is of.
+const MEAN_OVER: u64 = 1 << 16;
 
 #[cfg(test)]
 mod tests;

@@ -42,13 +42,92 @@ fn slots_that_end_give_the_interval_of_a_concurrency_limit() {
     assert_eq!(interval(0), 50_000);
     for second in 0..10 {
         for _ in 0..5 {
-            queue.completions.add(at(second));
+            queue.completions.add(at(second), 1);
         }
     }
     assert_eq!(interval(9), 200_000);
-    // The first five seconds are over.
-    assert_eq!(interval(14), 400_000);
+    // The first five seconds are over, and the others had as many each.
+    assert_eq!(interval(14), 200_000);
     assert_eq!(interval(60), 50_000);
+    // Slots that were taken at once after an idle time do not look like those of ten seconds.
+    for _ in 0..20 {
+        queue.completions.add(at(100), 1);
+        queue.completions.add(at(100), 0);
+    }
+    assert_eq!(interval(100), 50_000);
+}
+
+#[test]
+fn the_mean_cost_is_of_recent_attempts() {
+    let queue = RuleQueue::default();
+    for _ in 0..10 * MEAN_OVER {
+        queue.count(cost(2));
+    }
+    for _ in 0..10 * MEAN_OVER {
+        queue.count(cost(1_000));
+    }
+    assert!(queue.mean_cost_milli() > 990_000, "{}", queue.mean_cost_milli());
+}
+
+/// The extra wait of a denied attempt with these attributes, over a store where `bytes` are the costs.
+fn extra(
+    queues: &RetryQueues,
+    rules: &RuleSet,
+    state: &RuleQueues,
+    attributes: &[(&str, &str)],
+    wait: Micros,
+) -> Micros {
+    use tollgate_limiter::core::rules::Attribute;
+    let attributes: Vec<Attribute<'_>> = attributes
+        .iter()
+        .map(|(name, value)| Attribute {
+            name,
+            value: value.as_bytes(),
+        })
+        .collect();
+    let attempt = Attempt {
+        domain: "default",
+        attributes: &attributes,
+        cost: Cost::ONE,
+    };
+    let plan = rules.plan(&attempt, |_, _| ());
+    let line = plan.lines.first().expect("a rule that matches");
+    let caller = queues.caller_hash(line.rule, &attempt, RetryCaller::Attributes);
+    let queue = state.0[rule_index(rules, line.rule)].as_ref().expect("a queue");
+    let limit = line.window.expect("a window").limit();
+    let cost = line.rule.charged_cost(&attempt);
+    let denial = RetryDenial {
+        counter: 7,
+        caller,
+        wait: Micros::new(wait.get().saturating_sub(queue.excess(limit, cost).get())),
+        interval: queue.interval(limit, cost, NonZeroU64::MIN, Micros::new(1)),
+        extra_max: Micros::from_secs(60),
+        draw: 0,
+    };
+    queues.spread.lock().expect("no panic").extra(Micros::new(1), &denial)
+}
+
+#[test]
+fn a_large_cost_makes_nobody_else_wait_as_long() {
+    let rules = rule_set("rules:\n- { id: tokens, limit: 60000/min, cost: { attribute: bytes } }\n");
+    let queues = RetryQueues::default();
+    let state = queues.rule_state(&rules);
+    for _ in 0..10 {
+        state.0[0].as_ref().expect("a queue").count(cost(100));
+    }
+    // 60,000 units of an empty bucket take a minute, and 100 a tenth of a second.
+    let large = [("user", "u_1"), ("bytes", "60000")];
+    assert_eq!(
+        extra(&queues, &rules, &state, &large, Micros::from_secs(60)),
+        Micros::ZERO
+    );
+    let small = [("user", "u_2"), ("bytes", "100")];
+    let second = extra(&queues, &rules, &state, &small, Micros::from_millis(100));
+    assert!(second <= Micros::from_millis(100), "{second:?}");
+    // The same caller with another cost is the last in the queue, and keeps its place.
+    let again = [("user", "u_2"), ("bytes", "50")];
+    let third = extra(&queues, &rules, &state, &again, Micros::from_millis(50));
+    assert!(third <= Micros::from_millis(150), "{third:?}");
 }
 
 #[test]
@@ -59,13 +138,15 @@ fn a_network_is_one_caller_and_the_order_of_attributes_is_none() {
         name,
         value: value.as_bytes(),
     };
+    let rules = rule_set("rules:\n- { id: shared, limit: 10/s }\n");
+    let rule = rules.rules().first().expect("a rule");
     let hash = |attributes: &[Attribute<'_>], caller| {
         let attempt = Attempt {
             domain: "default",
             attributes,
             cost: Cost::ONE,
         };
-        queues.caller_hash(&attempt, caller)
+        queues.caller_hash(rule, &attempt, caller)
     };
     let address = |text: &str| hash(&[], RetryCaller::Address(text.parse().expect("an address")));
     assert_eq!(address("2001:db8::1"), address("2001:db8::ffff:1"));

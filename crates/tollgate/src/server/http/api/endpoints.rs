@@ -170,8 +170,10 @@ impl HttpService {
         };
         let result = snapshot.check(&attempt).await;
         let mut response = CheckResponse::new(&attempt, &result, None);
-        let caller = RetryCaller::Address(forward.client_address(head, peer));
-        response.spread(self.settings.retry_after, &snapshot, &attempt, caller);
+        if !result.verdict.allowed {
+            let caller = RetryCaller::Address(forward.client_address(head, peer));
+            response.spread(self.settings.retry_after, &snapshot, &attempt, caller);
+        }
         Ok(response::gateway_response(
             &self.settings,
             &response,
