@@ -22,7 +22,7 @@ pub(super) enum DetectorKind {
     Thresholds,
 }
 
-/// Active alerts. Further anomalies are left out: in that many, those that are there say enough.
+/// Active alerts. Further anomalies are left out: in that many, those that are there say enough. Of the others there are only a few.
 pub(super) const ACTIVE_MAX: usize = 500;
 /// Resolved alerts.
 const RESOLVED_MAX: usize = 500;
@@ -61,7 +61,7 @@ impl AlertTable {
         let count = self.active.len();
         let alert = match self.active.get_mut(&reading.key) {
             Some(alert) => alert,
-            None if count >= ACTIVE_MAX => return,
+            None if count >= ACTIVE_MAX && reading.key.kind.is_anomaly() => return,
             None => self
                 .active
                 .entry(reading.key.clone())
@@ -220,5 +220,9 @@ mod tests {
             assert_eq!(table.firing(), ACTIVE_MAX);
         }
         assert_eq!(table.resolved().count(), RESOLVED_MAX);
+        let store = reading(AlertKind::StoreUnavailable, None, AlertLevel::Firing);
+        table.update(DetectorKind::Thresholds, vec![store.clone()], 3);
+        assert_eq!(table.firing(), ACTIVE_MAX + 1);
+        assert!(table.active().any(|alert| alert.key == store.key));
     }
 }
