@@ -119,7 +119,14 @@ async fn send_events(
     }
     for event in &missed {
         event_frame(&mut frames, &call, wanted, event);
+        if frames.len() > REPLAY_BYTES_MAX {
+            // Later than all of them: the client reads everything again.
+            frames = format!("retry: {RETRY_MS}\n\n");
+            frame(&mut frames, last, "resync", &json!({}));
+            break;
+        }
     }
+    drop(missed);
     let mut unread_since = Instant::now();
     loop {
         tokio::select! {
@@ -326,6 +333,8 @@ fn frame(out: &mut String, id: u64, event: &str, data: &Value) {
 
 /// The wait of a browser before it connects again.
 const RETRY_MS: u64 = 2_000;
+/// Missed events that are sent again. A client that has missed more reads everything again.
+const REPLAY_BYTES_MAX: usize = 256 << 10;
 /// A session that has ended is noticed within this time.
 const CHECK_INTERVAL: Duration = Duration::from_millis(750);
 /// The time that a client has to read.
