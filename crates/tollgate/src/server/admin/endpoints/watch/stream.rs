@@ -1,6 +1,7 @@
 //! The event stream: server-sent events of what happens, as the caller may see it.
 
 use super::super::EndpointResult;
+use crate::server::admin::access::SessionUse;
 use crate::server::admin::access::rights::Right;
 use crate::server::admin::problem::AdminProblem;
 use crate::server::admin::reply::{EventStream, Reply};
@@ -158,13 +159,14 @@ async fn send_events(
     }
 }
 
-/// Authenticates the caller again, who may have been logged out, disabled, or given another role.
+/// Authenticates the caller again, who may have been logged out, disabled, or given another role. An open stream does not
+/// renew the session, which ends after its idle time without a request.
 async fn is_still_allowed(call: &mut Call) -> bool {
     let service = Arc::clone(&call.service);
     let cookie = service.browser.cookie_name();
     let access = &service.access;
     match access
-        .authenticate(&call.headers, &cookie, call.peer, &service.control)
+        .authenticate(&call.headers, &cookie, call.peer, &service.control, SessionUse::Check)
         .await
     {
         Ok(Some(caller)) if caller.has(Right::View) => {
