@@ -11,7 +11,7 @@ pub(super) use self::body::{Envelope, render};
 pub(super) use self::outbox::Outbox;
 
 use self::address::is_public;
-use crate::server::net::http_client::{HttpUrl, exchange, native_roots, tls_connector};
+use crate::server::net::http_client::{HttpUrl, exchange_status, native_roots, tls_connector};
 use bytes::Bytes;
 use hmac::{Hmac, Mac};
 use http_body_util::Full;
@@ -60,8 +60,6 @@ pub struct Delivery {
 
 /// The longest time of a delivery, the resolution of its name included.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// The most bytes read of a response.
-const RESPONSE_BYTES_MAX: usize = 64 << 10;
 
 impl WebhookUrl {
     /// Parses a URL.
@@ -132,16 +130,17 @@ impl Webhook {
             .map_err(|_| "its URL cannot be requested".to_owned())?;
         let stream = self.connect().await?;
         let interrupted = |error| format!("the connection was lost: {error}");
-        let response = match &url.tls_name {
-            None => exchange(stream, request, RESPONSE_BYTES_MAX).await,
+        // A receiver that has accepted a message may take its time for the rest of its answer.
+        let status = match &url.tls_name {
+            None => exchange_status(stream, request).await,
             Some(name) => {
                 let connector = tls_connector(roots(), &[]).map_err(|error| error.to_string())?;
                 let stream = connector.connect(name.clone(), stream).await;
                 let stream = stream.map_err(|error| format!("TLS handshake failed: {error}"))?;
-                exchange(stream, request, RESPONSE_BYTES_MAX).await
+                exchange_status(stream, request).await
             }
         };
-        Ok(response.map_err(interrupted)?.status())
+        status.map_err(interrupted)
     }
 
     async fn connect(&self) -> Result<TcpStream, String> {

@@ -5,7 +5,7 @@
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::http::uri::Authority;
-use hyper::{Request, Response, Uri};
+use hyper::{Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
@@ -143,7 +143,24 @@ where
     Ok(Response::from_parts(parts, body))
 }
 
-/// Does the same over HTTP/2, with prior knowledge. Returns the trailers too, which gRPC ends a call with.
+/// Sends one request over HTTP/1.1 and returns the status of its response, whose body is not read.
+///
+/// # Errors
+/// The connection was lost.
+pub(crate) async fn exchange_status<S>(stream: S, request: Request<Full<Bytes>>) -> Result<StatusCode, ExchangeError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let mut tasks = JoinSet::new();
+    // Its errors are those of the request.
+    tasks.spawn(async move {
+        let _ = connection.await;
+    });
+    Ok(sender.send_request(request).await?.status())
+}
+
+/// Does the same as [`exchange`] over HTTP/2, with prior knowledge. Returns the trailers too, which gRPC ends a call with.
 ///
 /// # Errors
 /// The connection was lost, or the response is longer.
