@@ -17,11 +17,9 @@ use hmac::{Hmac, Mac};
 use http_body_util::Full;
 use hyper::header::{CONTENT_TYPE, HOST, USER_AGENT};
 use hyper::{Method, Request, StatusCode};
-use rustls::RootCertStore;
 use sha2::Sha256;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::OnceLock;
 use std::time::Duration;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout};
@@ -134,7 +132,7 @@ impl Webhook {
         let status = match &url.tls_name {
             None => exchange_status(stream, request).await,
             Some(name) => {
-                let connector = tls_connector(roots(), &[]).map_err(|error| error.to_string())?;
+                let connector = tls_connector(native_roots(), &[]).map_err(|error| error.to_string())?;
                 let stream = connector.connect(name.clone(), stream).await;
                 let stream = stream.map_err(|error| format!("TLS handshake failed: {error}"))?;
                 exchange_status(stream, request).await
@@ -169,12 +167,6 @@ impl Webhook {
 
 fn refusal(address: IpAddr) -> String {
     format!("its address {address} is not public; set `allow_private: true` if it is meant")
-}
-
-/// The authorities that this machine trusts, read once.
-fn roots() -> RootCertStore {
-    static ROOTS: OnceLock<RootCertStore> = OnceLock::new();
-    ROOTS.get_or_init(native_roots).clone()
 }
 
 const SIGNATURE: &str = "x-tollgate-signature";
