@@ -142,7 +142,8 @@ impl Alerts {
 
     async fn watch(&self) {
         let mut observer = Observer::default();
-        let mut is_holder = false;
+        // None until the database first answers: each one sends till then, as twice is better than never.
+        let mut is_holder: Option<bool> = None;
         loop {
             // At full seconds of the clock, so that a minute ends with a tick.
             sleep(Duration::from_millis(TICK_MS - now_ms() % TICK_MS)).await;
@@ -150,13 +151,13 @@ impl Alerts {
             if !self.parts.outboxes.is_empty() {
                 let held = self.parts.control.hold_lease(LEASE, LEASE_LENGTH).await;
                 // While the database is away, the one that has the lease keeps it.
-                is_holder = held.unwrap_or(is_holder);
+                is_holder = held.or(is_holder);
             }
             self.reload_silences().await;
             let observation = observer.observe(&self.parts.gate, &self.parts.control, now).await;
             let conditions = conditions::conditions(&observation.states);
             self.parts.take(&conditions, observation.minute, now);
-            if is_holder {
+            if is_holder.unwrap_or(true) {
                 self.send_due(now).await;
             }
         }

@@ -1,8 +1,8 @@
 //! The messages of one webhook: which alerts go into the next one, and when it is due.
 //!
 //! Changes are collected for a while and sent as one message; an alert that goes on firing is repeated. Three bounds keep a receiver
-//! readable: an alert that flaps has [`MESSAGES_PER_ALERT`] messages per hour, a webhook so many as configured, and what could not be
-//! sent then comes as one digest.
+//! readable: an alert that flaps has [`CHANGES_PER_ALERT`] changes sent per hour, a webhook so many messages as configured, and what
+//! could not be sent then comes as one digest.
 
 use super::model::{Alert, AlertKey, AlertState};
 use std::collections::{BTreeMap, VecDeque};
@@ -41,12 +41,14 @@ pub(super) struct AlertMessage {
     pub is_digest: bool,
 }
 
-/// The last messages about one alert.
+/// The messages about one alert.
 #[derive(Clone, Debug, Default)]
 struct SentAlert {
     is_firing: bool,
-    /// Times of the messages of the last hour, the newest last.
-    times: VecDeque<u64>,
+    /// The time of the last message: a repetition counts from it.
+    last: u64,
+    /// Times of the messages of the last hour that said that it fires or is resolved. Repetitions are not among them.
+    changes: VecDeque<u64>,
 }
 
 impl Default for NotifyPace {
@@ -60,8 +62,9 @@ impl Default for NotifyPace {
 }
 
 const HOUR_MS: u64 = 3_600_000;
-/// Messages about one alert in an hour: it fired, it resolved, it fires again. What happens then is sent when the hour is over.
-const MESSAGES_PER_ALERT: usize = 3;
+/// Changes of one alert that are sent in an hour: it fired, it resolved, it fires again. What happens then is sent when the hour is
+/// over.
+const CHANGES_PER_ALERT: usize = 3;
 
 impl Notifier {
     /// A notifier that has sent nothing.
@@ -91,7 +94,7 @@ impl Notifier {
             let sent = self.sent.get(&alert.key);
             let is_new = sent.is_none_or(|sent| !sent.is_firing);
             let is_repeated = sent.is_some_and(|sent| sent.is_firing && sent.is_older(now, self.pace.repeat));
-            if (is_new || is_repeated) && sent.is_none_or(|sent| sent.may_send(now)) {
+            if is_repeated || (is_new && sent.is_none_or(|sent| sent.may_change(now))) {
                 is_change = true;
                 alerts.push((*alert).clone());
             }
@@ -100,7 +103,7 @@ impl Notifier {
             let is_still_firing = firing.iter().any(|alert| alert.key == *key);
             if sent.is_firing
                 && !is_still_firing
-                && sent.may_send(now)
+                && sent.may_change(now)
                 && let Some(alert) = resolved(key)
             {
                 is_change = true;
@@ -124,8 +127,12 @@ impl Notifier {
         self.messages.push_back(now);
         for alert in &alerts {
             let sent = self.sent.entry(alert.key.clone()).or_default();
-            sent.is_firing = alert.state == AlertState::Firing;
-            sent.times.push_back(now);
+            let is_firing = alert.state == AlertState::Firing;
+            if sent.is_firing != is_firing {
+                sent.changes.push_back(now);
+            }
+            sent.is_firing = is_firing;
+            sent.last = now;
         }
         let is_digest = std::mem::take(&mut self.is_limited);
         Some(AlertMessage { alerts, is_digest })
@@ -138,25 +145,22 @@ impl Notifier {
             self.messages.pop_front();
         }
         self.sent.retain(|_, sent| {
-            // The newest is kept: the next repetition counts from it.
-            while sent.times.len() > 1 && sent.times.front().is_some_and(is_old) {
-                sent.times.pop_front();
+            while sent.changes.front().is_some_and(is_old) {
+                sent.changes.pop_front();
             }
-            sent.is_firing || !sent.times.iter().all(is_old)
+            sent.is_firing || !sent.changes.is_empty()
         });
     }
 }
 
 impl SentAlert {
     fn is_older(&self, now: u64, age: Duration) -> bool {
-        self.times
-            .back()
-            .is_none_or(|&time| now >= time.saturating_add(millis(age)))
+        now >= self.last.saturating_add(millis(age))
     }
 
-    fn may_send(&self, now: u64) -> bool {
-        let recent = self.times.iter().filter(|&&time| now < time.saturating_add(HOUR_MS));
-        recent.count() < MESSAGES_PER_ALERT
+    fn may_change(&self, now: u64) -> bool {
+        let recent = self.changes.iter().filter(|&&time| now < time.saturating_add(HOUR_MS));
+        recent.count() < CHANGES_PER_ALERT
     }
 }
 
@@ -249,6 +253,29 @@ mod tests {
         let times: Vec<u64> = messages.iter().map(|(minute, _)| *minute).collect();
         assert_eq!(times, [0, 241, 481]);
         assert!(messages.iter().all(|(_, message)| message == "+a"));
+    }
+
+    #[test]
+    fn repetitions_do_not_delay_the_end() {
+        let mut site = Site::new();
+        site.notifier = Notifier::new(NotifyPace {
+            repeat: Duration::from_secs(5 * 60),
+            ..NotifyPace::default()
+        });
+        let mut messages = Vec::new();
+        // It fires for half an hour.
+        for tick in 0..40 * 12 {
+            let now = tick * 5 * SECOND;
+            let rules: &[&str] = if now < 30 * MINUTE { &["a"] } else { &[] };
+            if let Some(message) = site.at(now, rules) {
+                messages.push((now / SECOND, message));
+            }
+        }
+        let (end, repeated) = messages.split_last().expect("there are messages");
+        assert_eq!((end.0, &*end.1), (30 * 60 + 30, "-a"));
+        let times: Vec<u64> = repeated.iter().map(|(second, _)| *second).collect();
+        assert_eq!(times, [30, 360, 690, 1_020, 1_350, 1_680]);
+        assert!(repeated.iter().all(|(_, message)| message == "+a"));
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use super::hysteresis::AlertLevel;
 use super::model::{Alert, AlertKey, AlertKind, AlertState, Reading};
-use crate::control::chain::digest_of;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
 /// Active and resolved alerts. Time is an argument: Unix time in milliseconds.
@@ -22,7 +21,7 @@ pub(super) enum DetectorKind {
     Thresholds,
 }
 
-/// Active alerts. Further anomalies are left out: in that many, those that are there say enough.
+/// Active alerts. Further anomalies are left out: in that many, those that are there say enough. Of the others there are only a few.
 pub(super) const ACTIVE_MAX: usize = 500;
 /// Resolved alerts.
 const RESOLVED_MAX: usize = 500;
@@ -61,7 +60,7 @@ impl AlertTable {
         let count = self.active.len();
         let alert = match self.active.get_mut(&reading.key) {
             Some(alert) => alert,
-            None if count >= ACTIVE_MAX => return,
+            None if count >= ACTIVE_MAX && reading.key.kind.is_anomaly() => return,
             None => self
                 .active
                 .entry(reading.key.clone())
@@ -119,11 +118,9 @@ impl AlertTable {
 
 impl Alert {
     fn new(key: AlertKey, since: u64) -> Self {
-        let text = format!("{key:?} {since}");
-        let mut id = digest_of(text.as_bytes()).to_string();
-        id.truncate(16);
         Self {
-            id,
+            // Random: one that is made from the key would show viewers which subject is behind a mask.
+            id: format!("{:016x}", fastrand::u64(..)),
             key,
             state: AlertState::Pending,
             since,
@@ -220,5 +217,9 @@ mod tests {
             assert_eq!(table.firing(), ACTIVE_MAX);
         }
         assert_eq!(table.resolved().count(), RESOLVED_MAX);
+        let store = reading(AlertKind::StoreUnavailable, None, AlertLevel::Firing);
+        table.update(DetectorKind::Thresholds, vec![store.clone()], 3);
+        assert_eq!(table.firing(), ACTIVE_MAX + 1);
+        assert!(table.active().any(|alert| alert.key == store.key));
     }
 }

@@ -11,17 +11,15 @@ pub(super) use self::body::{Envelope, render};
 pub(super) use self::outbox::Outbox;
 
 use self::address::is_public;
-use crate::server::net::http_client::{HttpUrl, exchange, native_roots, tls_connector};
+use crate::server::net::http_client::{HttpUrl, exchange_status, native_roots, tls_connector};
 use bytes::Bytes;
 use hmac::{Hmac, Mac};
 use http_body_util::Full;
 use hyper::header::{CONTENT_TYPE, HOST, USER_AGENT};
 use hyper::{Method, Request, StatusCode};
-use rustls::RootCertStore;
 use sha2::Sha256;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::OnceLock;
 use std::time::Duration;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{Instant, timeout};
@@ -60,8 +58,6 @@ pub struct Delivery {
 
 /// The longest time of a delivery, the resolution of its name included.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// The most bytes read of a response.
-const RESPONSE_BYTES_MAX: usize = 64 << 10;
 
 impl WebhookUrl {
     /// Parses a URL.
@@ -132,16 +128,17 @@ impl Webhook {
             .map_err(|_| "its URL cannot be requested".to_owned())?;
         let stream = self.connect().await?;
         let interrupted = |error| format!("the connection was lost: {error}");
-        let response = match &url.tls_name {
-            None => exchange(stream, request, RESPONSE_BYTES_MAX).await,
+        // A receiver that has accepted a message may take its time for the rest of its answer.
+        let status = match &url.tls_name {
+            None => exchange_status(stream, request).await,
             Some(name) => {
-                let connector = tls_connector(roots(), &[]).map_err(|error| error.to_string())?;
+                let connector = tls_connector(native_roots(), &[]).map_err(|error| error.to_string())?;
                 let stream = connector.connect(name.clone(), stream).await;
                 let stream = stream.map_err(|error| format!("TLS handshake failed: {error}"))?;
-                exchange(stream, request, RESPONSE_BYTES_MAX).await
+                exchange_status(stream, request).await
             }
         };
-        Ok(response.map_err(interrupted)?.status())
+        status.map_err(interrupted)
     }
 
     async fn connect(&self) -> Result<TcpStream, String> {
@@ -170,12 +167,6 @@ impl Webhook {
 
 fn refusal(address: IpAddr) -> String {
     format!("its address {address} is not public; set `allow_private: true` if it is meant")
-}
-
-/// The authorities that this machine trusts, read once.
-fn roots() -> RootCertStore {
-    static ROOTS: OnceLock<RootCertStore> = OnceLock::new();
-    ROOTS.get_or_init(native_roots).clone()
 }
 
 const SIGNATURE: &str = "x-tollgate-signature";

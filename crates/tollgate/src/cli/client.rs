@@ -11,6 +11,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -305,7 +306,7 @@ impl Target {
     }
 }
 
-fn roots(ca: Option<&Path>) -> Result<RootCertStore, ClientError> {
+fn roots(ca: Option<&Path>) -> Result<Arc<RootCertStore>, ClientError> {
     let Some(file) = ca else {
         return Ok(native_roots());
     };
@@ -318,7 +319,7 @@ fn roots(ca: Option<&Path>) -> Result<RootCertStore, ClientError> {
     if roots.is_empty() {
         return Err(unreadable(&"contains no certificate"));
     }
-    Ok(roots)
+    Ok(Arc::new(roots))
 }
 
 /// The timeout of a request, connecting included.

@@ -163,6 +163,7 @@ async fn serve_from(
         control: config.control.clone(),
         admin: config.admin_settings.clone(),
         alerts: config.alerts.clone(),
+        otlp: config.otlp.clone(),
         tokens: keyring.clone(),
         resp_password: resp_password.clone(),
     };

@@ -6,6 +6,7 @@ use crate::rule_source::ConfigSnapshot;
 use crate::server::auth::tokens::{Keyring, Tokens};
 use crate::server::gate::Gate;
 use crate::server::store::AnyStore;
+use crate::server::telemetry::otlp::OtlpSettings;
 use std::sync::Arc;
 
 /// The parts of a server that settings change while it runs, and the settings it was started with.
@@ -22,6 +23,8 @@ pub struct LiveSettings {
     pub admin: AdminSettings,
     /// Alerts at the start.
     pub alerts: AlertSettings,
+    /// The collector of metrics at the start; none: there was none.
+    pub otlp: Option<OtlpSettings>,
     /// Callers' tokens; none if it was started without: then callers need none until a restart.
     pub tokens: Option<Arc<Keyring>>,
     /// The password of the Redis protocol; the same holds.
@@ -68,6 +71,7 @@ impl LiveSettings {
             ("control", self.control == config.control),
             ("admin", self.admin == config.admin_settings),
             ("alerts", self.alerts == config.alerts),
+            ("telemetry", self.otlp == config.otlp),
         ] {
             if !is_same && !changed.iter().any(|known| known == name) {
                 changed.push(name.into());

@@ -281,7 +281,8 @@ class Feed extends EventTarget {
 
   /** Opens the stream, if what is wanted changed or `anew`. @param {boolean} anew */
   #open(anew) {
-    if (!this.#leads || !session.me) return;
+    // Also without a login of its own: another tab may have logged in, and the cookie is that of the browser.
+    if (!this.#leads) return;
     const wants = union([...this.#own, ...[...this.#others.values()].map((other) => other.wants)]);
     const address = url("stream", { rules: wants.rules?.join(","), decisions: wants.decisions ? 1 : "", filter: wants.filter });
     if (!anew && address === this.#address && this.#source) return;
@@ -299,6 +300,7 @@ class Feed extends EventTarget {
       this.#startPolling();
       if (source.readyState === EventSource.CLOSED) {
         this.#source = null;
+        this.#setState("polling", true);
         clearTimeout(this.#retry);
         this.#retry = window.setTimeout(() => this.#open(true), 10_000);
       }
@@ -315,7 +317,6 @@ class Feed extends EventTarget {
   #startPolling() {
     if (this.#poll) return;
     const poll = async () => {
-      if (!session.me) return;
       try {
         const series = await api.get("series", { range: "5m" });
         const at = series.start + series.step_ms * (series.series[0].values.length - 1);

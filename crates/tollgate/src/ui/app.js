@@ -381,6 +381,8 @@ session.addEventListener("expired", () => {
 });
 feed.addEventListener("state", drawFeedState);
 feed.addEventListener("revision", (event) => {
+  // The stream may be there for another tab only.
+  if (!session.me) return;
   const { actor, kind, text, version } = /** @type {CustomEvent} */ (event).detail;
   const subject = kind === "publish" ? `published version ${version}` : kind === "rollback" ? `rolled back; version ${version} is live` : `changed ${kind === "row" ? "an override" : "a subject attribute"}`;
   toast(`${actor} ${subject}${text ? `: ${text}` : ""}`, "info");

@@ -46,6 +46,15 @@ pub(super) struct AccessControl {
     audited_failures: Mutex<HashMap<IpAddr, Instant>>,
 }
 
+/// The effect of an authentication on the idle time of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SessionUse {
+    /// Someone used it: its idle time starts again.
+    Request,
+    /// Only a check whether it is still valid.
+    Check,
+}
+
 /// The result of reading a session from the database.
 enum LookUp<T> {
     Found(T),
@@ -120,6 +129,7 @@ impl AccessControl {
         cookie_name: &str,
         peer: IpAddr,
         control: &Control,
+        session_use: SessionUse,
     ) -> Result<Option<Caller>, AdminProblem> {
         if headers.contains_key(AUTHORIZATION) {
             let token = single_header(headers, &AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
@@ -127,7 +137,9 @@ impl AccessControl {
             return self.by_token(token, control).await.map(Some);
         }
         if let Some(session) = session_cookie(headers, cookie_name)
-            && let Some(caller) = self.by_session(&digest(session.as_bytes()), control).await?
+            && let Some(caller) = self
+                .by_session(&digest(session.as_bytes()), control, session_use)
+                .await?
         {
             return Ok(Some(caller));
         }
@@ -179,7 +191,12 @@ impl AccessControl {
         }
     }
 
-    async fn by_session(&self, id: &Digest, control: &Control) -> Result<Option<Caller>, AdminProblem> {
+    async fn by_session(
+        &self,
+        id: &Digest,
+        control: &Control,
+        session_use: SessionUse,
+    ) -> Result<Option<Caller>, AdminProblem> {
         let database = control.database();
         let is_view = {
             let views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
@@ -210,7 +227,8 @@ impl AccessControl {
             self.forget_recent(id);
             return Ok(None);
         };
-        if now.saturating_sub(session.seen_at) > TOUCH_MS
+        if session_use == SessionUse::Request
+            && now.saturating_sub(session.seen_at) > TOUCH_MS
             && let Ok(database) = control.writable_database().await
         {
             let _ = database.touch_session(id, now).await;

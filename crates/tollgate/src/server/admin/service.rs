@@ -1,10 +1,10 @@
 //! The service behind the routes: bounds, browser protection, authentication, rights and stored responses around each endpoint.
 
-use super::access::AccessControl;
 use super::access::browser::BrowserGuard;
 use super::access::login_limit::CheckLimit;
 use super::access::rights::{Access, Caller, CallerKind};
 use super::access::secrets::{digest, random_hex};
+use super::access::{AccessControl, SessionUse};
 use super::audit_queue::AuditQueue;
 use super::cursors::Cursors;
 use super::problem::AdminProblem;
@@ -116,7 +116,9 @@ impl AdminService {
             Access::Any | Access::Needs(_) | Access::NeedsBeyondQuickstart(_) => {
                 let cookie = self.browser.cookie_name();
                 let control = &self.control;
-                let caller = self.access.authenticate(&head.headers, &cookie, peer, control).await?;
+                let access = &self.access;
+                let caller = access.authenticate(&head.headers, &cookie, peer, control, SessionUse::Request);
+                let caller = caller.await?;
                 Some(caller.ok_or_else(AdminProblem::unauthorized)?)
             }
         };

@@ -5,12 +5,12 @@
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::http::uri::Authority;
-use hyper::{Request, Response, Uri};
+use hyper::{Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use std::error::Error;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
@@ -98,18 +98,22 @@ fn port(authority: &Authority) -> Result<Option<u16>, &'static str> {
     }
 }
 
-/// The certificate authorities that this machine trusts.
-pub(crate) fn native_roots() -> RootCertStore {
-    let mut roots = RootCertStore::empty();
-    let (_, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    roots
+/// The certificate authorities that this machine trusts, read once.
+pub(crate) fn native_roots() -> Arc<RootCertStore> {
+    static ROOTS: OnceLock<Arc<RootCertStore>> = OnceLock::new();
+    let read = || {
+        let mut roots = RootCertStore::empty();
+        let (_, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        Arc::new(roots)
+    };
+    Arc::clone(ROOTS.get_or_init(read))
 }
 
 /// A connector for servers with a certificate of these authorities, and the application protocol to agree on.
 ///
 /// # Errors
 /// TLS has no protocol version in common with itself.
-pub(crate) fn tls_connector(roots: RootCertStore, protocols: &[&[u8]]) -> Result<TlsConnector, rustls::Error> {
+pub(crate) fn tls_connector(roots: Arc<RootCertStore>, protocols: &[&[u8]]) -> Result<TlsConnector, rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
@@ -143,7 +147,24 @@ where
     Ok(Response::from_parts(parts, body))
 }
 
-/// Does the same over HTTP/2, with prior knowledge. Returns the trailers too, which gRPC ends a call with.
+/// Sends one request over HTTP/1.1 and returns the status of its response, whose body is not read.
+///
+/// # Errors
+/// The connection was lost.
+pub(crate) async fn exchange_status<S>(stream: S, request: Request<Full<Bytes>>) -> Result<StatusCode, ExchangeError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let mut tasks = JoinSet::new();
+    // Its errors are those of the request.
+    tasks.spawn(async move {
+        let _ = connection.await;
+    });
+    Ok(sender.send_request(request).await?.status())
+}
+
+/// Does the same as [`exchange`] over HTTP/2, with prior knowledge. Returns the trailers too, which gRPC ends a call with.
 ///
 /// # Errors
 /// The connection was lost, or the response is longer.

@@ -1,6 +1,7 @@
 //! The event stream: server-sent events of what happens, as the caller may see it.
 
 use super::super::EndpointResult;
+use crate::server::admin::access::SessionUse;
 use crate::server::admin::access::rights::Right;
 use crate::server::admin::problem::AdminProblem;
 use crate::server::admin::reply::{EventStream, Reply};
@@ -119,7 +120,14 @@ async fn send_events(
     }
     for event in &missed {
         event_frame(&mut frames, &call, wanted, event);
+        if frames.len() > REPLAY_BYTES_MAX {
+            // Later than all of them: the client reads everything again.
+            frames = format!("retry: {RETRY_MS}\n\n");
+            frame(&mut frames, last, "resync", &json!({}));
+            break;
+        }
     }
+    drop(missed);
     let mut unread_since = Instant::now();
     loop {
         tokio::select! {
@@ -151,13 +159,14 @@ async fn send_events(
     }
 }
 
-/// Authenticates the caller again, who may have been logged out, disabled, or given another role.
+/// Authenticates the caller again, who may have been logged out, disabled, or given another role. An open stream does not
+/// renew the session, which ends after its idle time without a request.
 async fn is_still_allowed(call: &mut Call) -> bool {
     let service = Arc::clone(&call.service);
     let cookie = service.browser.cookie_name();
     let access = &service.access;
     match access
-        .authenticate(&call.headers, &cookie, call.peer, &service.control)
+        .authenticate(&call.headers, &cookie, call.peer, &service.control, SessionUse::Check)
         .await
     {
         Ok(Some(caller)) if caller.has(Right::View) => {
@@ -326,6 +335,8 @@ fn frame(out: &mut String, id: u64, event: &str, data: &Value) {
 
 /// The wait of a browser before it connects again.
 const RETRY_MS: u64 = 2_000;
+/// Missed events that are sent again. A client that has missed more reads everything again.
+const REPLAY_BYTES_MAX: usize = 256 << 10;
 /// A session that has ended is noticed within this time.
 const CHECK_INTERVAL: Duration = Duration::from_millis(750);
 /// The time that a client has to read.
