@@ -109,7 +109,7 @@ await script("walkthrough", async (browser) => {
 
   // Everything is in the audit log, with its reason.
   await page.getByRole("link", { name: "Audit" }).click();
-  const log = page.getByRole("table", { name: "Audit log" });
+  const log = page.getByRole("region", { name: "Audit log" }).getByRole("table");
   for (const [reason, action] of [["for review", /version/], ["first rules", /publish|rollback/], ["ticket 7", /row/], ["stricter plan", /publish/], ["checkout was denied", /rollback|publish/]]) {
     const entry = log.getByRole("row", { name: new RegExp(reason) }).first();
     await entry.waitFor();
