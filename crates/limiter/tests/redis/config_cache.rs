@@ -127,6 +127,9 @@ async fn whatever_is_written_is_read_again_and_expires() {
         let cache = cache(&fixture);
         let effects = cache.write(&every_write()).await.expect("written");
         assert_eq!(effects, [true, true, true, true, true, false, false], "{kind:?}");
+        // An empty value reads as none, and is replaced as one.
+        query::<()>(&mut fixture.admin(), &["SET", "tg:{cfg}:claim", ""]);
+        assert_eq!(cache.read(&["claim"]).await, Ok(vec![None]));
         assert!(cache.replace("claim", None, b"1", TTL).await.expect("replaced"));
         assert_eq!(
             keys(&fixture),

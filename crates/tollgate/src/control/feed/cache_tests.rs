@@ -129,6 +129,21 @@ async fn rows_and_sets_reach_followers_with_and_without_messages() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn values_that_no_instance_writes_are_replaced() {
+    let server = Server::start(ServerKind::Redis70);
+    let service = Instance::start_with(DatabaseChoice::DataDir, &server).await;
+    let follower = Instance::start_with(DatabaseChoice::None, &server).await;
+    service.write_terms("m_1", "20/min").await.unwrap();
+    follower.equals(&service).await;
+    let mut connection = connect(&server);
+    for (key, value) in [("database", ""), ("log", "x"), ("head", ""), ("rows", "9")] {
+        query::<()>(&mut connection, &["SET", &format!("tg:{{cfg}}:{key}"), value]);
+    }
+    service.write_terms("m_2", "30/min").await.unwrap();
+    follower.equals(&service).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_empty_store_is_filled_again_and_starts_new_instances() {
     let server = Server::start(ServerKind::Valkey);
     let service = Instance::start_with(DatabaseChoice::DataDir, &server).await;

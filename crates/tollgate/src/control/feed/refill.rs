@@ -344,11 +344,26 @@ impl Round<'_> {
                     ttl,
                 })
                 .collect();
-            self.reader.cache.write(&writes).await?;
+            self.append(&writes).await?;
         }
         let first = last.map_or(u64::MAX, |id| id.revision + 1);
         let expected = (first..=self.head.revision).map(|revision| LogId { revision, ..end });
         Ok(last.is_some() && entries.iter().map(|(id, _)| *id).eq(expected))
+    }
+
+    /// Appends to the log. A key of another type in its place would stay for as long as the cache is kept, and is deleted.
+    async fn append(&self, writes: &[CacheWrite<'_>]) -> Result<(), RefillError> {
+        let appended = self.reader.cache.write(writes).await;
+        if let Err(CacheError::Invalid(error)) = &appended {
+            tracing::warn!(
+                error,
+                "the log of the config cache cannot be appended to; writing it anew"
+            );
+            self.reader.cache.write(&[CacheWrite::Delete { name: "log" }]).await?;
+            self.reader.cache.write(writes).await?;
+            return Ok(());
+        }
+        appended.map(drop).map_err(Into::into)
     }
 
     /// Deletes a log that ends above the head, if it stays so: nothing can be appended to it. Another control service that is ahead moves the

@@ -35,6 +35,15 @@ fn converged(nodes: &[&Node]) -> Duration {
     since.elapsed()
 }
 
+/// The same, at a revision or after it.
+fn converged_at(revision: u64, nodes: &[&Node]) -> Duration {
+    let since = Instant::now();
+    wait_until("all nodes have the newest change", || {
+        nodes.iter().all(|node| position(node).1 >= revision)
+    });
+    since.elapsed()
+}
+
 /// Notices are lost, changes come a thousand a second, and nodes are killed meanwhile.
 pub(super) fn storm(plan: &Plan) -> Measurements {
     let mut measurements = Measurements::default();
@@ -51,12 +60,15 @@ pub(super) fn storm(plan: &Plan) -> Measurements {
     let from_us = harness.pause(plan.seconds(1.0, 5.0));
     let batches = plan.pick(20_u32, 200);
     let started = Instant::now();
-    let mut acknowledged = 0;
+    let (mut acknowledged, mut newest) = (0, 0);
     for batch in 0..batches {
-        while !import(&control, batch) {
-            // The control service was killed: the batch was not acknowledged, and is sent again.
-            pause(Duration::from_millis(20));
-        }
+        newest = loop {
+            match import(&control, batch) {
+                Some(revision) => break revision,
+                // The control service was killed: the batch was not acknowledged, and is sent again.
+                None => pause(Duration::from_millis(20)),
+            }
+        };
         acknowledged += BATCH;
         if batch == batches / 3 {
             second.kill();
@@ -70,7 +82,8 @@ pub(super) fn storm(plan: &Plan) -> Measurements {
     }
     let rate = f64::from(acknowledged) / started.elapsed().as_secs_f64();
     measurements.note("changes a second", rate);
-    let time = converged(&[&control, &harness.nodes[0], &second]);
+    // The last change was acknowledged, and may not be applied anywhere yet.
+    let time = converged_at(newest, &[&control, &harness.nodes[0], &second]);
     measurements.within("converged after the storm", Some(time), plan.seconds(4.0, 1.0));
     let to_us = harness.now_us();
     for (name, node) in [
@@ -120,14 +133,16 @@ pub(super) fn storm(plan: &Plan) -> Measurements {
 const BATCH: u32 = 50;
 const BATCH_INTERVAL: Duration = Duration::from_millis(50);
 
-fn import(node: &Node, batch: u32) -> bool {
+/// Writes a batch and returns its revision. None: it is not acknowledged.
+fn import(node: &Node, batch: u32) -> Option<u64> {
     let rows: String = (0..BATCH)
         .map(|row| {
             let user = format!("b{batch}-{row}");
             format!("{{\"domain\":\"default\",\"rule\":\"managed\",\"subject\":{{\"user\":\"{user}\"}},\"terms\":\"5/s\"}}\n")
         })
         .collect();
-    admin::post_text(node, "/v1/overrides/import?format=ndjson&reason=storm", &rows).is_done()
+    let response = admin::post_text(node, "/v1/overrides/import?format=ndjson&reason=storm", &rows);
+    response.is_done().then(|| response.body["revision"].as_u64())?
 }
 
 /// Values in the cache are spoiled.
