@@ -156,6 +156,11 @@ pub(super) fn poisoned(plan: &Plan) -> Measurements {
     rows.write(&control, 20);
     converged(&[&control, &follower]);
     let before = position(&follower);
+    // The control service writes an anchor of the audit log meanwhile, which moves both.
+    let is_whole = |follower: &Node, control: &Node| {
+        let at = position(follower);
+        at == before || at == position(control)
+    };
     let memory = follower.resident();
     let mut random = Random::new(plan.seed);
     let mut client = RespClient::connect(store.port()).unwrap();
@@ -165,7 +170,7 @@ pub(super) fn poisoned(plan: &Plan) -> Measurements {
     for number in 0..mutations {
         if number % 100 == 0 {
             keys = send_command(store.port(), "KEYS tg:{cfg}:*").unwrap_or_default();
-            moved += u32::from(position(&follower) != before);
+            moved += u32::from(!is_whole(&follower, &control));
         }
         let Some(key) = keys.get(random.below(keys.len().max(1) as u64) as usize) else {
             continue;
@@ -184,7 +189,7 @@ pub(super) fn poisoned(plan: &Plan) -> Measurements {
     }
     measurements.note("values spoiled", f64::from(mutations));
     measurements.none("times the follower moved to a spoiled state", f64::from(moved));
-    measurements.holds("the follower has its rules", position(&follower) == before);
+    measurements.holds("the follower has its rules", is_whole(&follower, &control));
     let growth = (follower.resident() - memory) / 1_048_576.0;
     measurements.at_most("MiB more than before", growth, 64.0);
     rows.write(&control, 1);
