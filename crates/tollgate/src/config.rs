@@ -302,7 +302,7 @@ const KEYS: [&str; 23] = [
 
 const FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
 
-const LEVELS: [(&str, tracing::level_filters::LevelFilter); 6] = {
+const LEVELS: [(&str, tracing::level_filters::LevelFilter); 5] = {
     use tracing::level_filters::LevelFilter as Level;
     [
         ("off", Level::OFF),
@@ -310,7 +310,6 @@ const LEVELS: [(&str, tracing::level_filters::LevelFilter); 6] = {
         ("warn", Level::WARN),
         ("info", Level::INFO),
         ("debug", Level::DEBUG),
-        ("trace", Level::TRACE),
     ]
 };
 

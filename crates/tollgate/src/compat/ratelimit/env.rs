@@ -276,8 +276,7 @@ impl<'v> EnvReader<'v> {
                 "panic" | "fatal" | "error" => Some("error"),
                 "warn" | "warning" => Some("warn"),
                 "info" => Some("info"),
-                "debug" => Some("debug"),
-                "trace" => Some("trace"),
+                "debug" | "trace" => Some("debug"),
                 _ => None,
             };
             match level {
