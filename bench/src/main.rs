@@ -54,6 +54,8 @@ enum Command {
     Servers(servers::Args),
     /// Measures two builds of the server, alternating.
     Compare(servers::compare::CompareArgs),
+    /// Measures a storm of denied callers, with and without spread return times.
+    Storm(servers::storm::StormArgs),
     /// The baseline endpoint, as its own server.
     #[command(hide = true)]
     ServeBaseline {
@@ -91,6 +93,7 @@ fn main() -> ExitCode {
         Command::Local(args) => local::run(&args),
         Command::Servers(args) => servers::run(&args),
         Command::Compare(args) => servers::compare::run(&args),
+        Command::Storm(args) => servers::storm::run(&args),
         Command::ServeBaseline { address, answer } => servers::serve_baseline(address, answer),
         Command::Abuse(args) => abuse::run(&args),
         Command::Planning(args) => planning::run(&args),

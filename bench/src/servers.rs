@@ -18,6 +18,7 @@ mod load;
 pub(crate) mod managed;
 pub(crate) mod process;
 mod resp;
+pub(crate) mod storm;
 
 pub(crate) use baseline::{BaselineAnswer, serve as serve_baseline};
 
