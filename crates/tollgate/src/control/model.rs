@@ -321,6 +321,23 @@ pub struct AuditEntry {
     pub hash: Digest,
 }
 
+impl AuditEntry {
+    /// Its texts, in the order of the hash and of the columns.
+    pub fn texts(&self) -> [&String; 9] {
+        [
+            &self.actor,
+            &self.via,
+            &self.address,
+            &self.request,
+            &self.action,
+            &self.target,
+            &self.reason,
+            &self.before,
+            &self.after,
+        ]
+    }
+}
+
 impl Digest {
     /// Parses 64 hexadecimal digits.
     pub fn parse(text: &str) -> Option<Self> {
