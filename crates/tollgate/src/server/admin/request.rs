@@ -81,6 +81,17 @@ impl Query {
         }
     }
 
+    /// A parameter that is one of these words.
+    pub(super) fn one_of(&self, name: &str, words: &[&str]) -> Result<Option<&str>, AdminProblem> {
+        match self.raw(name) {
+            Some(word) if !words.contains(&word) => Err(AdminProblem::field(
+                name,
+                format!("must be one of: {}", words.join(", ")),
+            )),
+            found => Ok(found),
+        }
+    }
+
     /// A whole number.
     pub(super) fn number(&self, name: &str) -> Result<Option<u64>, AdminProblem> {
         let Some(text) = self.raw(name) else { return Ok(None) };

@@ -43,8 +43,8 @@ pub(in crate::server::admin) async fn list(call: Call) -> EndpointResult {
     let (domains, limit) = (call.domains()?, call.limit(1_000)?);
     let after: Option<(String, String)> = call.after()?;
     let text = call.query.get("q").map(str::to_lowercase);
-    let mode = one_of(&call, "mode", &["enforce", "shadow", "disabled"])?;
-    let layer = one_of(&call, "layer", &["quickstart", "file", "managed"])?;
+    let mode = call.query.one_of("mode", &["enforce", "shadow", "disabled"])?;
+    let layer = call.query.one_of("layer", &["quickstart", "file", "managed"])?;
     let control = call.control();
     let snapshot = call.service.gate.snapshot(Protocol::Http);
     let mut found: Vec<&Rule> = snapshot.limiter().rules().rules().iter().collect();
@@ -71,17 +71,6 @@ pub(in crate::server::admin) async fn list(call: Call) -> EndpointResult {
         .collect();
     let tag = etag::text(call.epoch(), control.live().set_revision);
     Ok(Reply::ok(&json!({ "items": items, "next": next, "etag": tag })))
-}
-
-/// A parameter that is one of these words.
-fn one_of<'c>(call: &'c Call, name: &str, words: &[&str]) -> Result<Option<&'c str>, AdminProblem> {
-    match call.query.raw(name) {
-        Some(word) if !words.contains(&word) => Err(AdminProblem::field(
-            name,
-            format!("must be one of: {}", words.join(", ")),
-        )),
-        found => Ok(found),
-    }
 }
 
 /// The domain and the id that the query names.
