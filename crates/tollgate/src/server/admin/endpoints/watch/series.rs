@@ -62,15 +62,7 @@ pub(in crate::server::admin) async fn series(call: Call) -> EndpointResult {
         }
         (None, true) => {
             let own = series.totals(resolution);
-            let counts = StepWindow {
-                start_ms: own.start_ms,
-                step_ms: own.step_ms,
-                values: own
-                    .values
-                    .iter()
-                    .map(|totals| totals.map(|totals| totals.counts))
-                    .collect(),
-            };
+            let counts = own.counts();
             let window = |report: &FiguresReport| report.totals(resolution);
             let fleet = fleet_sum(&counts, reports.as_deref().map(Vec::as_slice), window);
             (of_totals(&own, fleet.as_ref(), by_source), fleet.is_some())
