@@ -20,10 +20,9 @@ use std::hint::black_box;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
-use tollgate_core::Cost;
 use tollgate_core::rules::{Attempt, Attribute, RowEdit};
 use tollgate_core::testing::random::Random;
-use tollgate_core::testing::rules::rule_set;
+use tollgate_core::testing::rules::{attempt, rule_set};
 use tollgate_limiter::RuleLimiter;
 use tollgate_limiter::store::memory::Memory;
 
@@ -156,12 +155,7 @@ fn plan_ns(limiter: &RuleLimiter, merchants: &[String]) -> f64 {
             attribute("endpoint", b"/v1/endpoint-4".as_slice()),
             attribute("tier", b"free".as_slice()),
         ];
-        let attempt = Attempt {
-            domain: Attempt::DOMAIN,
-            attributes: &attributes,
-            cost: Cost::ONE,
-        };
-        black_box(limiter.plan(&attempt));
+        black_box(limiter.plan(&attempt(&attributes)));
     }
     (cpu_ms() - started) * 1e6 / (merchants.len() * PASSES) as f64
 }
