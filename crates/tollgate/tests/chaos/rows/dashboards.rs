@@ -1,7 +1,7 @@
 //! The admin API under a crowd, and a receiver of alerts that never answers.
 
 use crate::admin::{self, TOKEN, call, get, publish};
-use crate::audit::broken;
+use crate::audit::survived;
 use crate::harness::{Harness, hot_and_many, pause, wait_until};
 use crate::measurements::Measurements;
 use crate::node::{Node, exchange};
@@ -77,8 +77,7 @@ pub(super) fn crowded(plan: &Plan) -> Measurements {
     let per_second = f64::from(guessed.load(Ordering::Relaxed)) / time.as_secs_f64();
     measurements.note("guesses a second that were answered", per_second);
     measurements.note("reads answered meanwhile", f64::from(answered.load(Ordering::Relaxed)));
-    measurements.none("panics and dead nodes", broken(&mut harness.nodes[0]));
-    measurements
+    survived(measurements, [&mut harness.nodes[0]])
 }
 
 /// A stream whose reader does not read; none if it is refused a connection.
@@ -156,6 +155,5 @@ pub(super) fn silent_receiver(plan: &Plan) -> Measurements {
     );
     let dropped = harness.metric("tollgate_webhook_deliveries_total", "result=\"dropped\"");
     measurements.none("messages that were dropped", dropped);
-    measurements.none("panics and dead nodes", broken(&mut harness.nodes[0]));
-    measurements
+    survived(measurements, [&mut harness.nodes[0]])
 }

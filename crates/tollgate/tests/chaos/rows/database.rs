@@ -1,7 +1,7 @@
 //! The database of rules: away, locked, on a full disk, restored from a backup.
 
 use crate::admin::{self, AdminResponse, get, position, publish, put_row};
-use crate::audit::broken;
+use crate::audit::{broken, survived};
 use crate::harness::{Harness, LoadResult, hot_and_many, pause, wait_until};
 use crate::measurements::Measurements;
 use crate::namespace;
@@ -267,8 +267,7 @@ pub(super) fn disk_full(plan: &Plan) -> Measurements {
         position(&harness.nodes[0]) == before,
     );
     measurements.none("acknowledged changes lost", rows.lost(&harness.nodes[0]));
-    measurements.none("panics and dead nodes", broken(&mut harness.nodes[0]));
-    measurements
+    survived(measurements, [&mut harness.nodes[0]])
 }
 
 /// A file system of its own that can be filled.

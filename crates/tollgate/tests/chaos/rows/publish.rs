@@ -2,7 +2,7 @@
 
 use super::database::expect_done;
 use crate::admin::{self, AdminResponse, get, position, publish, publish_with, put_row};
-use crate::audit::broken;
+use crate::audit::survived;
 use crate::harness::{hot_and_many, pause, wait_until};
 use crate::measurements::Measurements;
 use crate::node::Node;
@@ -112,9 +112,7 @@ pub(super) fn deadly(plan: &Plan) -> Measurements {
         "with enough memory it is live everywhere",
         done.is_done() && done.body["applied"] == 4,
     );
-    let dead: f64 = others.iter_mut().map(broken).sum();
-    measurements.none("panics and dead nodes", dead + broken(&mut control));
-    measurements
+    survived(measurements, others.iter_mut().chain([&mut control]))
 }
 
 /// One of four instances is too old for the rules of the others.
@@ -180,9 +178,7 @@ pub(super) fn too_old(_: &Plan) -> Measurements {
     wait_until("it is named no more", || {
         put_row(&control, "first", "late", "1/s").body["too_old"].is_null()
     });
-    let dead: f64 = others.iter_mut().map(broken).sum();
-    measurements.none("panics and dead nodes", dead + broken(&mut control));
-    measurements
+    survived(measurements, others.iter_mut().chain([&mut control]))
 }
 
 /// The control service is killed at any moment of a publish.
@@ -226,8 +222,7 @@ pub(super) fn interrupted(plan: &Plan) -> Measurements {
     measurements.none("acknowledged publishes lost", f64::from(lost));
     measurements.none("times the audit log disagreed", f64::from(unaudited));
     measurements.within("old or new everywhere", Some(slowest), plan.seconds(5.0, 2.0));
-    measurements.none("panics and dead nodes", broken(&mut follower));
-    measurements
+    survived(measurements, [&mut follower])
 }
 
 const SIGABRT: i32 = 6;
