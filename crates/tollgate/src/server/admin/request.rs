@@ -243,9 +243,27 @@ impl Call {
     }
 
     /// The position after the last item of a page, unless the list ends with it.
-    pub(super) fn next<T, K: Serialize>(&self, page: &[T], limit: usize, key: impl FnOnce(&T) -> K) -> Option<String> {
+    pub(super) fn next<'p, T, K: Serialize>(
+        &self,
+        page: &'p [T],
+        limit: usize,
+        key: impl FnOnce(&'p T) -> K,
+    ) -> Option<String> {
         let last = page.last().filter(|_| page.len() == limit)?;
         self.cursor(&key(last))
+    }
+
+    /// The first page of all items that are left, and the position after it, unless the list ends with it.
+    pub(super) fn first_page<'p, T, K: Serialize>(
+        &self,
+        all: &'p [T],
+        limit: usize,
+        key: impl FnOnce(&'p T) -> K,
+    ) -> (&'p [T], Option<String>) {
+        match all.get(..limit) {
+            Some(page) if page.len() < all.len() => (page, self.next(page, limit, key)),
+            _ => (all, None),
+        }
     }
 
     /// The position after an item. Those whom subjects are masked for get a number instead of the key.

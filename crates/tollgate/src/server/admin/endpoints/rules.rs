@@ -60,15 +60,8 @@ pub(in crate::server::admin) async fn list(call: Call) -> EndpointResult {
             && layer.is_none_or(|layer| layer_name == layer)
     });
     found.sort_by_key(|rule| (rule.domain(), rule.id()));
-    let next = match (found.len() > limit, found.get(limit - 1)) {
-        (true, Some(last)) => call.cursor(&(last.domain(), last.id())),
-        _ => None,
-    };
-    let items: Vec<Value> = found
-        .iter()
-        .take(limit)
-        .map(|rule| item(rule, control.layer_of(rule)))
-        .collect();
+    let (page, next) = call.first_page(&found, limit, |last| (last.domain(), last.id()));
+    let items: Vec<Value> = page.iter().map(|rule| item(rule, control.layer_of(rule))).collect();
     let tag = etag::text(call.epoch(), control.live().set_revision);
     Ok(Reply::ok(&json!({ "items": items, "next": next, "etag": tag })))
 }
