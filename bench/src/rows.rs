@@ -14,6 +14,7 @@ pub(crate) mod served;
 
 use self::compile::Compiled;
 use crate::measurement::median;
+use crate::planning::ATTEMPTS;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::hint::black_box;
@@ -53,9 +54,7 @@ const LOAD_MS_MAX: f64 = 500.0;
 const EDITS: usize = 2_000;
 /// The maximum number of loads: each is as long as many rounds of planning.
 const LOADS_MAX: u32 = 5;
-/// Attempts that are planned in a round, and passes over them: a set should find its own data in the CPU caches, not that of
-/// the set before it.
-const ATTEMPTS: usize = 16_384;
+/// Passes over the attempts of a round.
 const PASSES: usize = 8;
 
 /// The results of one run.
