@@ -67,17 +67,24 @@ fn names(response: &AdminResponse, ids: &[&str]) -> bool {
         .is_some_and(|named| named.iter().filter_map(Value::as_str).eq(ids.iter().copied()))
 }
 
+/// Three instances beside a control service, which publishes a set that all of them apply.
+fn three_with_the_first_set(control: &Node, start: impl Fn() -> Node) -> [Node; 3] {
+    expect_done(&publish(control, &set(0)));
+    let others = [(); 3].map(|()| start());
+    let first = position(control);
+    wait_until("all have the first set", || {
+        others.iter().all(|node| position(node) == first)
+    });
+    others
+}
+
 /// One of four instances dies of a set while it compiles it: it is not given the memory that the set takes.
 pub(super) fn deadly(plan: &Plan) -> Measurements {
     let mut measurements = Measurements::default();
     let store = Server::start(ServerKind::Redis70);
     let mut control = Node::start_managed(&settings(&store, "data_dir"));
-    expect_done(&publish(&control, &set(0)));
-    let mut others = [(); 3].map(|()| Node::start_frugal(&settings(&store, "none")));
+    let mut others = three_with_the_first_set(&control, || Node::start_frugal(&settings(&store, "none")));
     let old = position(&control);
-    wait_until("all have the first set", || {
-        others.iter().all(|node| position(node) == old)
-    });
     let large = large_set(plan.pick(5_000, 20_000));
     for _ in 0..plan.pick(1, 5) {
         knows_all(&control, 4);
@@ -121,12 +128,8 @@ pub(super) fn too_old(_: &Plan) -> Measurements {
     let store = Server::start(ServerKind::Redis70);
     // All are old at first.
     let mut control = Node::start_old(&settings(&store, "data_dir"));
-    expect_done(&publish(&control, &set(0)));
-    let mut others = [(); 3].map(|()| Node::start_old(&settings(&store, "none")));
+    let mut others = three_with_the_first_set(&control, || Node::start_old(&settings(&store, "none")));
     let old = position(&control);
-    wait_until("all have the first set", || {
-        others.iter().all(|node| position(node) == old)
-    });
     control.upgrade();
     let [left, upgraded @ ..] = &mut others;
     upgraded.iter_mut().for_each(Node::upgrade);
