@@ -136,15 +136,11 @@ fn rejected_writes(measurements: &mut Measurements, node: &Node, name: &str, row
 
 /// Decisions are as before.
 fn unaffected(measurements: &mut Measurements, result: &LoadResult, name: &str, (from_us, to_us): (u64, u64)) {
-    measurements.none(&format!("{name}requests that failed"), result.failed());
-    let control = result.latency(0.99, 200_000, from_us).unwrap_or_default();
-    let bound = control.mul_f64(1.05).max(control + Duration::from_micros(200));
-    let during = result.latency(0.99, from_us, to_us);
-    measurements.latency_at_most(
-        &format!("{name}p99, against 1.05 x or + 0.2 ms of before"),
-        during,
-        bound,
-    );
+    let failed = format!("{name}requests that failed");
+    let p99 = format!("{name}p99, against 1.05 x or + 0.2 ms of before");
+    result.undisturbed(measurements, (&failed, &p99), (from_us, to_us), |before| {
+        before.mul_f64(1.05).max(before + Duration::from_micros(200))
+    });
 }
 
 /// Rows of users that were acknowledged.
