@@ -119,13 +119,10 @@ fn measure_dashboards(context: &Context, report: &mut Report) -> Result<(), Stri
         seconds: context.pick(4, 2),
     };
     let cost = dashboards::measure(&context.tollgate, &options)?;
-    let figure = format!(
-        "x {:.3} ({:.0} and {:.0} per CPU-second)",
-        cost.ratio, cost.with, cost.without
-    );
+    let figure = cost.cpu.to_string();
     let measured = format!("HTTP, {} open dashboards", dashboards::DASHBOARDS);
     let bound = format!(">= x {}", dashboards::GOAL);
-    report.bounded("OB5", &measured, figure, &bound, cost.ratio >= dashboards::GOAL);
+    report.bounded("OB5", &measured, figure, &bound, cost.cpu.ratio >= dashboards::GOAL);
     report.note("OB5", "events read by dashboards, KiB", cost.read >> 10);
     Ok(())
 }
@@ -137,10 +134,7 @@ fn measure_cost(context: &Context, report: &mut Report) -> Result<(), String> {
         seconds: context.pick(2, 1),
     };
     for cost in managed::measure(&context.tollgate, &options)? {
-        let figure = format!(
-            "x {:.3} ({:.0} and {:.0} per CPU-second)",
-            cost.ratio, cost.with, cost.without
-        );
+        let figure = cost.cpu.to_string();
         report.bounded(
             "CP11",
             &cost.load,

@@ -378,6 +378,10 @@ impl Measure {
         }
     }
 
+    const fn percent(name: &'static str, key: &'static str, value: fn(&Tally) -> Option<f64>) -> Self {
+        Self::new(name, key, Unit::Percent, value)
+    }
+
     const fn published(mut self, by_cloudflare: f64) -> Self {
         self.cloudflare = Some(by_cloudflare);
         self
@@ -392,39 +396,30 @@ enum Unit {
 }
 
 const EVERY_REQUEST_MEASURES: &[Measure] = &[
-    Measure::new("wrong decisions", "every_wrong_percent", Unit::Percent, |tally| {
+    Measure::percent("wrong decisions", "every_wrong_percent", |tally| {
         tally.percent(tally.every.allowed + tally.every.refused)
     })
     .published(CLOUDFLARE_WRONG),
-    Measure::new(
-        "of these wrongly allowed",
-        "every_wrongly_allowed_percent",
-        Unit::Percent,
-        |tally| tally.percent(tally.every.allowed),
-    ),
-    Measure::new(
-        "of these wrongly denied",
-        "every_wrongly_refused_percent",
-        Unit::Percent,
-        |tally| tally.percent(tally.every.refused),
-    ),
-    Measure::new(
+    Measure::percent("of these wrongly allowed", "every_wrongly_allowed_percent", |tally| {
+        tally.percent(tally.every.allowed)
+    }),
+    Measure::percent("of these wrongly denied", "every_wrongly_refused_percent", |tally| {
+        tally.percent(tally.every.refused)
+    }),
+    Measure::percent(
         "mean difference of estimate and exact count",
         "every_mean_difference_percent",
-        Unit::Percent,
         |tally| ratio(100.0 * tally.difference, tally.requests),
     )
     .published(CLOUDFLARE_DIFFERENCE),
-    Measure::new(
+    Measure::percent(
         "the same, exact count within 20 % of the limit",
         "every_mean_difference_near_limit_percent",
-        Unit::Percent,
         |tally| ratio(100.0 * tally.difference_near, tally.near),
     ),
-    Measure::new(
+    Measure::percent(
         "requests with an exact count within 20 % of the limit",
         "every_near_limit_percent",
-        Unit::Percent,
         |tally| tally.percent(tally.near),
     ),
     Measure::new(
@@ -442,21 +437,17 @@ const EVERY_REQUEST_MEASURES: &[Measure] = &[
 ];
 
 const ADMITTED_MEASURES: &[Measure] = &[
-    Measure::new("wrong decisions", "admitted_wrong_percent", Unit::Percent, |tally| {
+    Measure::percent("wrong decisions", "admitted_wrong_percent", |tally| {
         tally.percent(tally.admitted.allowed + tally.admitted.refused)
     }),
-    Measure::new(
+    Measure::percent(
         "of these wrongly allowed",
         "admitted_wrongly_allowed_percent",
-        Unit::Percent,
         |tally| tally.percent(tally.admitted.allowed),
     ),
-    Measure::new(
-        "of these wrongly denied",
-        "admitted_wrongly_refused_percent",
-        Unit::Percent,
-        |tally| tally.percent(tally.admitted.refused),
-    ),
+    Measure::percent("of these wrongly denied", "admitted_wrongly_refused_percent", |tally| {
+        tally.percent(tally.admitted.refused)
+    }),
     Measure::new(
         "most admitted in any rolling window, x limit (always below 2)",
         "admitted_most_in_a_window",

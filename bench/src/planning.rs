@@ -42,7 +42,7 @@ const SETS: [(usize, usize); 4] = [(10, 0), (1_000, 0), (10_000, 0), (10, 100_00
 const RATIO_MAX: f64 = 3.0;
 /// Attempts drawn beforehand, and passes over them per round: a rule set should find its own data in the CPU caches, not
 /// that of the set before it.
-const ATTEMPTS: usize = 16_384;
+pub(crate) const ATTEMPTS: usize = 16_384;
 const PASSES: usize = 4;
 
 /// One rule set, and attempts that each match two of its rules.

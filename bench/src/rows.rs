@@ -14,16 +14,16 @@ pub(crate) mod served;
 
 use self::compile::Compiled;
 use crate::measurement::median;
+use crate::planning::ATTEMPTS;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::hint::black_box;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
-use tollgate_core::Cost;
 use tollgate_core::rules::{Attempt, Attribute, RowEdit};
 use tollgate_core::testing::random::Random;
-use tollgate_core::testing::rules::rule_set;
+use tollgate_core::testing::rules::{attempt, rule_set};
 use tollgate_limiter::RuleLimiter;
 use tollgate_limiter::store::memory::Memory;
 
@@ -54,9 +54,7 @@ const LOAD_MS_MAX: f64 = 500.0;
 const EDITS: usize = 2_000;
 /// The maximum number of loads: each is as long as many rounds of planning.
 const LOADS_MAX: u32 = 5;
-/// Attempts that are planned in a round, and passes over them: a set should find its own data in the CPU caches, not that of
-/// the set before it.
-const ATTEMPTS: usize = 16_384;
+/// Passes over the attempts of a round.
 const PASSES: usize = 8;
 
 /// The results of one run.
@@ -156,12 +154,7 @@ fn plan_ns(limiter: &RuleLimiter, merchants: &[String]) -> f64 {
             attribute("endpoint", b"/v1/endpoint-4".as_slice()),
             attribute("tier", b"free".as_slice()),
         ];
-        let attempt = Attempt {
-            domain: Attempt::DOMAIN,
-            attributes: &attributes,
-            cost: Cost::ONE,
-        };
-        black_box(limiter.plan(&attempt));
+        black_box(limiter.plan(&attempt(&attributes)));
     }
     (cpu_ms() - started) * 1e6 / (merchants.len() * PASSES) as f64
 }

@@ -2,10 +2,9 @@
 //! same load; the dashboards have the second core, with the load. Only what the server does for them is measured: no browser draws.
 
 use super::compare::Alternation;
-use super::managed::CostOptions;
+use super::managed::{CostOptions, CpuCost};
 use super::{FrontEnd, http, process};
 use crate::control::{ADMIN_TOKEN, ADMIN_TOKEN_SHA256};
-use crate::measurement::Measurement;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -16,9 +15,7 @@ use std::time::Duration;
 
 /// The result of the comparison.
 pub(crate) struct DashboardCost {
-    pub(crate) with: f64,
-    pub(crate) without: f64,
-    pub(crate) ratio: f64,
+    pub(crate) cpu: CpuCost,
     /// Bytes of events that dashboards read.
     pub(crate) read: u64,
 }
@@ -97,9 +94,7 @@ pub(crate) fn measure(tollgate: &Path, options: &CostOptions) -> Result<Dashboar
         return Err(format!("{} checks failed", without.errors() + with.errors()));
     }
     Ok(DashboardCost {
-        ratio: with.ratio(&without, Measurement::per_cpu_second),
-        with: with.median(Measurement::per_cpu_second),
-        without: without.median(Measurement::per_cpu_second),
+        cpu: CpuCost::of(&with, &without),
         read: dashboards.read.load(Ordering::Relaxed),
     })
 }

@@ -1,13 +1,10 @@
 //! Damaged rules and rows: whatever is changed in them, nothing panics, a set is rejected whole and a row alone.
 
 use std::collections::BTreeSet;
-use tollgate_core::Cost;
 use tollgate_core::problem::{Origin, Problem};
-use tollgate_core::rules::{
-    Attempt, Attribute, AttributeEdit, DerivedAttribute, ParserOptions, RowEdit, RuleSet, RulesParser, Terms,
-};
+use tollgate_core::rules::{Attempt, AttributeEdit, ParserOptions, RowEdit, RuleSet, RulesParser, Terms};
 use tollgate_core::testing::random::Random;
-use tollgate_core::testing::rules::rule_set;
+use tollgate_core::testing::rules::{attempt, attribute_pairs, derived, rule_set};
 use tollgate_core::yaml;
 
 /// Sets, and rows, that are damaged. The documented long run sets it to a million.
@@ -110,20 +107,14 @@ fn mutated(text: &str, random: &mut Random) -> String {
 fn lines(rules: &RuleSet, users: &[&str]) -> Vec<String> {
     let mut all = Vec::new();
     for user in users {
-        let pair = |name, value| Attribute { name, value };
-        let attributes = [
-            pair("user", user.as_bytes()),
-            pair("region", b"eu".as_slice()),
-            pair("path", b"/v1/x".as_slice()),
-            pair("client_ip", b"2001:db8::1".as_slice()),
-            pair("ip", b"10.1.2.3".as_slice()),
-        ];
-        let attempt = Attempt {
-            domain: Attempt::DOMAIN,
-            attributes: &attributes,
-            cost: Cost::ONE,
-        };
-        let plan = rules.plan(&attempt, |counter, parts| {
+        let attributes = attribute_pairs([
+            ("user", *user),
+            ("region", "eu"),
+            ("path", "/v1/x"),
+            ("client_ip", "2001:db8::1"),
+            ("ip", "10.1.2.3"),
+        ]);
+        let plan = rules.plan(&attempt(&attributes), |counter, parts| {
             assert!(rules.counter(counter).is_some(), "every counter is listed");
             parts.concat()
         });
@@ -137,15 +128,8 @@ fn lines(rules: &RuleSet, users: &[&str]) -> Vec<String> {
 }
 
 fn row(rule: &str, subject: &[(String, String)], terms: Option<String>) -> RowEdit {
-    RowEdit {
-        domain: Attempt::DOMAIN.into(),
-        rule: rule.into(),
-        subject: subject
-            .iter()
-            .map(|(name, value)| (name.as_str().into(), value.as_str().into()))
-            .collect(),
-        terms: terms.map(Into::into),
-    }
+    let subject = subject.iter().map(|(name, value)| (&**name, &**value));
+    RowEdit::new(Attempt::DOMAIN, rule, subject, terms.as_deref())
 }
 
 #[test]
@@ -227,12 +211,7 @@ fn a_damaged_row_is_rejected_alone() {
 
 #[test]
 fn a_damaged_attribute_is_rejected_alone() {
-    let tier = DerivedAttribute {
-        name: "tier".into(),
-        from: "user".into(),
-        default: None,
-        accept_caller: false,
-    };
+    let tier = derived("tier", "user", None);
     let rules = rule_set(RULES).with_derived([tier].into());
     let edit = |texts: [&str; 4]| {
         let [source, subject, name, value] = texts.map(Box::from);

@@ -92,13 +92,8 @@ impl<S: Store> Limiter<S> {
 impl Permit {
     /// Renews the lease for a whole term from now, for work longer than `lease_ttl`. `None` if it has expired.
     pub fn renew(&self) -> Option<Micros> {
-        let LeaseGuard {
-            limiter,
-            key,
-            limit,
-            lease,
-        } = &*self.0;
-        limiter.store().renew_lease(*key, limit, *lease)
+        let held = &*self.0;
+        held.limiter.store().renew_lease(held.key, &held.limit, held.lease)
     }
 }
 
@@ -109,13 +104,8 @@ impl<S: SharedStore> Permit<S> {
     /// # Errors
     /// The store could not be reached; the lease lasts as long as before.
     pub async fn renew(&self) -> Result<Option<Micros>, StoreError> {
-        let LeaseGuard {
-            limiter,
-            key,
-            limit,
-            lease,
-        } = &*self.0;
-        limiter.store().renew(*key, limit, *lease).await
+        let held = &*self.0;
+        held.limiter.store().renew(held.key, &held.limit, held.lease).await
     }
 }
 

@@ -16,4 +16,4 @@ pub mod skew;
 
 pub use self::conforms::conforms;
 pub use self::envelope::excess_millionths;
-pub use self::poll::eventually;
+pub use self::poll::{eventually, receive_hint};

@@ -170,12 +170,18 @@ fn a_batch_is_answered_as_one_by_one() {
     }
 }
 
+/// A limiter in four shards on a clock that is moved, and a limit of it.
+fn in_four_shards(limit: Limit) -> (Clock, Limiter, NamedLimit) {
+    let clock = manual_clock();
+    let limiter = Limiter::new(Memory::options().clock(clock.clone()).shards(4).build());
+    let named = named_limit(&limiter, "rule", limit);
+    (clock, limiter, named)
+}
+
 #[test]
 fn idle_keys_are_swept_out_behind_new_ones_and_the_table_does_not_grow() {
     for limit in limits(10) {
-        let clock = manual_clock();
-        let limiter = Limiter::new(Memory::options().clock(clock.clone()).shards(4).build());
-        let named = named_limit(&limiter, "rule", limit);
+        let (clock, limiter, named) = in_four_shards(limit);
         let flood = |wave: u64| {
             for n in 0..5_000 {
                 assert!(limiter.check(&named, format!("{wave} {n}")).is_allow());
@@ -208,9 +214,7 @@ fn idle_keys_are_swept_out_behind_new_ones_and_the_table_does_not_grow() {
 #[test]
 fn a_sweep_gives_back_the_memory_of_keys_that_nobody_asks_for() {
     for limit in limits(10) {
-        let clock = manual_clock();
-        let limiter = Limiter::new(Memory::options().clock(clock.clone()).shards(4).build());
-        let named = named_limit(&limiter, "rule", limit);
+        let (clock, limiter, named) = in_four_shards(limit);
         for n in 0..5_000 {
             limiter.check(&named, format!("user {n}"));
         }

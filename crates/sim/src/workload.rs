@@ -112,23 +112,26 @@ mod tests {
         assert_eq!(log2(3) >> 12, (1_584_962_500_u128 * (1 << 20) / 1_000_000_000) as u64);
     }
 
+    /// 200,000 draws in order, with this mean.
+    fn sorted_with_mean(expected: u64, mut draw: impl FnMut() -> u64) -> Vec<u64> {
+        let mut drawn: Vec<u64> = (0..200_000).map(|_| draw()).collect();
+        let mean = drawn.iter().sum::<u64>() / 200_000;
+        assert!(mean.abs_diff(expected) < 10_000, "{mean}");
+        drawn.sort_unstable();
+        drawn
+    }
+
     #[test]
     fn gaps_of_random_events_have_their_mean_and_median() {
         let mut draws = Draws::new(1);
-        let mut gaps: Vec<u64> = (0..200_000).map(|_| draws.exponential(1_000_000)).collect();
-        let mean = gaps.iter().sum::<u64>() / 200_000;
-        assert!(mean.abs_diff(1_000_000) < 10_000, "{mean}");
-        gaps.sort_unstable();
+        let gaps = sorted_with_mean(1_000_000, || draws.exponential(1_000_000));
         assert!(gaps[100_000].abs_diff(693_147) < 10_000, "{}", gaps[100_000]);
     }
 
     #[test]
     fn log_normal_times_have_their_mean_median_and_99th_percentile() {
         let mut draws = Draws::new(1);
-        let mut times: Vec<u64> = (0..200_000).map(|_| draws.log_normal(1_000_000)).collect();
-        let mean = times.iter().sum::<u64>() / 200_000;
-        assert!(mean.abs_diff(1_000_000) < 10_000, "{mean}");
-        times.sort_unstable();
+        let times = sorted_with_mean(1_000_000, || draws.log_normal(1_000_000));
         // e^(−1/8), and e^(2.326/2 − 1/8).
         assert!(times[100_000].abs_diff(882_497) < 10_000, "{}", times[100_000]);
         assert!(times[198_000].abs_diff(2_824_000) < 60_000, "{}", times[198_000]);

@@ -161,7 +161,7 @@ impl Config {
 impl SettingsReader<'_> {
     fn config(&mut self) -> Option<Config> {
         let fields = self.raw.root.fields("the settings", &KEYS, &mut self.problems)?;
-        let find = |key| fields.find(key).filter(|node| !node.is_null());
+        let find = |key| fields.value(key);
         let server = self.server(find("server"), find(ratelimit::SETTING).is_some());
         let store = self.store(find("store"));
         let data_dir = match find("data_dir").and_then(|node| self.path(node, "a folder")) {

@@ -31,10 +31,11 @@ pub use write::{
     with_idempotency_key,
 };
 
-use self::database::{AttributeFilter, AttributeKey, AuditFilter, Database, RowFilter, RowKey};
+use self::database::{AttributeFilter, AttributeKey, AuditFilter, Database, DatabaseResult, RowFilter, RowKey};
 use self::follower::expiry;
 use self::layers::ControlParts;
 use self::model::{Author, OverrideRow, SetFile, SubjectAttribute, SubjectValues, VersionMeta};
+use self::tables::RowTables;
 use self::write::{publish, rows, rule_edit};
 use std::sync::Arc;
 use std::time::Duration;
@@ -220,22 +221,17 @@ impl Control {
 
     /// The rows after a key, in the order of their keys: from the database, or from memory while it is away.
     pub async fn rows(&self, filter: &RowFilter, after: Option<&RowKey>, limit: usize) -> Vec<OverrideRow> {
-        if let Some(database) = self.readable_database()
-            && let Ok(rows) = database.rows(filter, after, limit).await
-        {
-            return rows;
-        }
-        self.parts.tables.rows(filter, after, limit)
+        self.read(
+            async |database| database.rows(filter, after, limit).await,
+            |tables| tables.rows(filter, after, limit),
+        )
+        .await
     }
 
     /// One row, likewise.
     pub async fn row(&self, key: &RowKey) -> Option<OverrideRow> {
-        if let Some(database) = self.readable_database()
-            && let Ok(row) = database.row(key).await
-        {
-            return row;
-        }
-        self.parts.tables.row(key)
+        self.read(async |database| database.row(key).await, |tables| tables.row(key))
+            .await
     }
 
     /// The reason why the active rules do not use a row; none if they do, or if it does not exist.
@@ -264,22 +260,33 @@ impl Control {
         after: Option<&AttributeKey>,
         limit: usize,
     ) -> Vec<SubjectAttribute> {
-        if let Some(database) = self.readable_database()
-            && let Ok(attributes) = database.attributes(filter, after, limit).await
-        {
-            return attributes;
-        }
-        self.parts.tables.attributes(filter, after, limit)
+        self.read(
+            async |database| database.attributes(filter, after, limit).await,
+            |tables| tables.attributes(filter, after, limit),
+        )
+        .await
     }
 
     /// One attribute, likewise.
     pub async fn attribute(&self, key: &AttributeKey) -> Option<SubjectAttribute> {
-        if let Some(database) = self.readable_database()
-            && let Ok(attribute) = database.attribute(key).await
-        {
-            return attribute;
-        }
-        self.parts.tables.attribute(key)
+        self.read(
+            async |database| database.attribute(key).await,
+            |tables| tables.attribute(key),
+        )
+        .await
+    }
+
+    /// Reads rows or attributes from the database, or from memory while it is away.
+    async fn read<T>(
+        &self,
+        stored: impl AsyncFnOnce(&Database) -> DatabaseResult<T>,
+        in_memory: impl FnOnce(&RowTables) -> T,
+    ) -> T {
+        let stored = match self.readable_database() {
+            Some(database) => stored(database).await.ok(),
+            None => None,
+        };
+        stored.unwrap_or_else(|| in_memory(&self.parts.tables))
     }
 
     /// The database, if rows are better read from it than from memory.

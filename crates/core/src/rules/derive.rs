@@ -307,6 +307,7 @@ mod tests {
     use super::*;
     use crate::decision::Cost;
     use crate::rules::{attributes, sample};
+    use crate::testing::rules::derived;
 
     fn edit(subject: &str, value: Option<&str>) -> AttributeEdit {
         AttributeEdit {
@@ -319,10 +320,8 @@ mod tests {
 
     fn rules(default: Option<&str>, accept_caller: bool) -> RuleSet {
         let tier = DerivedAttribute {
-            name: "tier".into(),
-            from: "merchant".into(),
-            default: default.map(Box::from),
             accept_caller,
+            ..derived("tier", "merchant", default)
         };
         let rules = sample("rules: [{ id: r, per: merchant, limit: 1/s, by: { tier: { gold: 9/s } } }]");
         amended(&rules.with_derived([tier].into()), &[edit("m_1", Some("gold"))])
@@ -409,12 +408,7 @@ mod tests {
 
     #[test]
     fn an_address_is_one_subject_however_it_is_written() {
-        let tier = DerivedAttribute {
-            name: "tier".into(),
-            from: "client_ip".into(),
-            default: None,
-            accept_caller: false,
-        };
+        let tier = derived("tier", "client_ip", None);
         let address = |subject: &str| AttributeEdit {
             source: "client_ip".into(),
             ..edit(subject, Some("gold"))

@@ -217,6 +217,22 @@ fn parse_domain<'n>(node: &'n Node, problems: &mut Problems) -> Option<&'n str> 
     parse_name("a domain", text, &node.location, problems)
 }
 
+/// Checks that a list has one to `max` items; `describe` is asked for the text and the hint of the problem.
+fn check_count(
+    count: usize,
+    max: usize,
+    location: &Location,
+    problems: &mut Problems,
+    describe: impl FnOnce() -> (String, String),
+) -> Option<()> {
+    if (1..=max).contains(&count) {
+        return Some(());
+    }
+    let (text, hint) = describe();
+    problems.error_with(location, text, hint);
+    None
+}
+
 /// Validates the name of a domain or an attribute.
 fn parse_name<'n>(what: &str, text: &'n str, location: &Location, problems: &mut Problems) -> Option<&'n str> {
     const NAME_BYTES_MAX: usize = 256;

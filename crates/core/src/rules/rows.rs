@@ -36,6 +36,24 @@ pub struct RowEdit {
     pub terms: Option<Box<str>>,
 }
 
+impl RowEdit {
+    /// An edit that sets a row, or deletes it where there are no terms.
+    pub fn new<'s>(
+        domain: &str,
+        rule: &str,
+        subject: impl IntoIterator<Item = (&'s str, &'s str)>,
+        terms: Option<&str>,
+    ) -> Self {
+        let subject = subject.into_iter();
+        Self {
+            domain: domain.into(),
+            rule: rule.into(),
+            subject: subject.map(|(name, value)| (name.into(), value.into())).collect(),
+            terms: terms.map(Into::into),
+        }
+    }
+}
+
 /// The reason for which an edit of a row or of a subject attribute was not applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowProblem {

@@ -275,14 +275,19 @@ pub(crate) struct CurrentDebt<G> {
     pub(crate) repair: Option<Debt<G>>,
 }
 
-/// The denominator and the fraction of a debt that stores both.
+/// The denominator of a debt that stores it.
 macro_rules! stored_parts {
     () => {
         #[inline]
         fn parts(self) -> NonZeroU64 {
             self.parts.into()
         }
+    };
+}
 
+/// The fraction of a debt that stores it.
+macro_rules! stored_rest {
+    () => {
         #[inline]
         fn rest(self) -> u32 {
             self.rest
@@ -325,6 +330,7 @@ impl UnitFraction {
 
 impl Fraction for UnitFraction {
     stored_parts!();
+    stored_rest!();
 
     #[inline]
     fn same_pace(self, limit: Self) -> bool {
@@ -359,6 +365,7 @@ impl TimeFraction {
 
 impl Fraction for TimeFraction {
     stored_parts!();
+    stored_rest!();
 
     #[inline]
     fn same_pace(self, limit: Self) -> bool {
@@ -380,19 +387,11 @@ impl NanoFraction {
 }
 
 impl Fraction for NanoFraction {
+    stored_rest!();
+
     #[inline]
     fn parts(self) -> NonZeroU64 {
         NANOS
-    }
-
-    #[inline]
-    fn rest(self) -> u32 {
-        self.rest
-    }
-
-    #[inline]
-    fn with_rest(self, rest: u32) -> Self {
-        Self { rest, ..self }
     }
 
     #[inline]

@@ -4,6 +4,33 @@ use crate::{
     Cell, Concurrency, FixedWindow, Gcra, LeakyBucket, Limit, Micros, Rate, SlidingCounter, SlidingLog, TokenBucket,
 };
 
+/// The algorithms that count units, by name.
+pub const COUNTING: [&str; 6] = [
+    "token_bucket",
+    "gcra",
+    "leaky_bucket",
+    "fixed_window",
+    "sliding_counter",
+    "sliding_log",
+];
+
+/// Time zones whose days and months begin at unusual times.
+pub const ZONES: &[&str] = &[
+    "UTC",
+    "Europe/Berlin",
+    "America/New_York",
+    "Australia/Lord_Howe",
+    "Pacific/Apia",
+    "Pacific/Kiritimati",
+    "America/Havana",
+    "America/St_Johns",
+    "America/Sao_Paulo",
+    "Asia/Kathmandu",
+    "Asia/Beirut",
+    "Africa/Casablanca",
+    "Africa/Monrovia",
+];
+
 /// A period in which nothing refills while a test runs.
 const YEAR: Micros = Micros::from_secs(365 * 86_400);
 

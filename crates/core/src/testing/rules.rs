@@ -1,8 +1,9 @@
 //! Rules and attempts from text.
 
+use crate::Cost;
 use crate::problem::Origin;
 use crate::rules::ratelimit::{DescriptorFiles, Descriptors, RatelimitOptions};
-use crate::rules::{Attribute, ParserOptions, RuleSet, RulesParser};
+use crate::rules::{Attempt, Attribute, DerivedAttribute, ParserOptions, RuleSet, RulesParser};
 use crate::yaml;
 
 /// The rules of one file.
@@ -55,12 +56,34 @@ pub fn strict() -> RatelimitOptions {
 /// # Panics
 /// Without a `=`.
 pub fn attributes<'a>(pairs: &[&'a str]) -> Vec<Attribute<'a>> {
-    let attribute = |pair: &&'a str| {
-        let (name, value) = pair.split_once('=').expect("name=value");
-        Attribute {
-            name,
-            value: value.as_bytes(),
-        }
+    let pairs = pairs.iter().map(|pair| pair.split_once('=').expect("name=value"));
+    attribute_pairs(pairs)
+}
+
+/// Attributes from names and values.
+pub fn attribute_pairs<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<Attribute<'a>> {
+    let attribute = |(name, value): (&'a str, &'a str)| Attribute {
+        name,
+        value: value.as_bytes(),
     };
-    pairs.iter().map(attribute).collect()
+    pairs.into_iter().map(attribute).collect()
+}
+
+/// An attribute that is derived from another one, and that callers cannot send.
+pub fn derived(name: &str, from: &str, default: Option<&str>) -> DerivedAttribute {
+    DerivedAttribute {
+        name: name.into(),
+        from: from.into(),
+        default: default.map(Box::from),
+        accept_caller: false,
+    }
+}
+
+/// An attempt of the cost 1 in the default domain.
+pub fn attempt<'a>(attributes: &'a [Attribute<'a>]) -> Attempt<'a> {
+    Attempt {
+        domain: Attempt::DOMAIN,
+        attributes,
+        cost: Cost::ONE,
+    }
 }

@@ -364,6 +364,11 @@ mod tests {
         }
     }
 
+    fn check_described<T: std::fmt::Debug>(text: &str, result: Result<T, ValueError>, expected: &str) {
+        let described = describe(result);
+        assert!(described.contains(expected), "{text}: {described}");
+    }
+
     #[test]
     fn durations_are_a_whole_number_and_a_unit() {
         for (text, us) in [
@@ -397,8 +402,7 @@ mod tests {
             ("99999999999999999999s", "write a whole number"),
             ("999999999999week", "is too long"),
         ] {
-            let described = describe(parse_duration(text));
-            assert!(described.contains(expected), "{text}: {described}");
+            check_described(text, parse_duration(text), expected);
         }
     }
 
@@ -453,8 +457,7 @@ mod tests {
             ("100/s burst lots", "`lots` is not a whole number"),
             ("", "is not a limit"),
         ] {
-            let described = describe(parse_quota(text));
-            assert!(described.contains(expected), "{text}: {described}");
+            check_described(text, parse_quota(text), expected);
         }
     }
 

@@ -1,6 +1,8 @@
 //! Polling for conditions that no event announces.
 
+use crate::store::redis::ConfigCache;
 use std::time::Duration;
+use tokio::sync::broadcast::Receiver;
 
 /// The interval of polls, and their largest number: 75 seconds, since sentinels that were stopped for two seconds do nothing
 /// for the next thirty.
@@ -19,4 +21,21 @@ pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
         tokio::time::sleep(INTERVAL).await;
     }
     panic!("never happened: {what}");
+}
+
+/// Publishes a hint again and again until it arrives.
+///
+/// # Panics
+/// If it never does.
+pub async fn receive_hint(cache: &ConfigCache, messages: &mut Receiver<String>, hint: &str) {
+    eventually("a message", async || {
+        let _ = cache.publish(hint).await;
+        while let Ok(message) = messages.try_recv() {
+            if message == hint {
+                return true;
+            }
+        }
+        false
+    })
+    .await;
 }

@@ -6,6 +6,7 @@ use tollgate_limiter::store::redis::script::SCRIPT;
 use tollgate_limiter::store::redis::{CacheError, CacheWrite, ConfigCache, LogId, Redis};
 use tollgate_limiter::testing::admin;
 use tollgate_limiter::testing::cluster::Cluster;
+use tollgate_limiter::testing::receive_hint;
 use tollgate_limiter::testing::servers::ServerKind;
 
 const TTL: Duration = Duration::from_secs(60);
@@ -40,19 +41,6 @@ const fn append(revision: u64) -> CacheWrite<'static> {
         length_max: 1_000,
         ttl: TTL,
     }
-}
-
-async fn receive_hint(cache: &ConfigCache, messages: &mut tokio::sync::broadcast::Receiver<String>, hint: &str) {
-    until("a message", async || {
-        let _ = cache.publish(hint).await;
-        while let Ok(message) = messages.try_recv() {
-            if message == hint {
-                return true;
-            }
-        }
-        false
-    })
-    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

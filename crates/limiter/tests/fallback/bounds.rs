@@ -68,6 +68,12 @@ impl Run {
         worst
     }
 
+    /// Checks that the fault bit: so many decisions were made without the store.
+    fn decided_more_than(&self, count: u64) {
+        let decided = self.fixture.decided();
+        assert!(decided > count, "the fault did not bite: {decided}");
+    }
+
     fn between(&self, from: f64, to: f64) -> usize {
         self.passed.iter().filter(|at| **at >= from && **at < to).count()
     }
@@ -87,11 +93,7 @@ async fn a_store_that_is_away_for_all_costs_little_and_no_more_on_return() {
     run.load(3_000).await;
     run.outage(10_000).await;
     run.load(3_000).await;
-    assert!(
-        run.fixture.decided() > 15_000,
-        "the fault did not bite: {}",
-        run.fixture.decided()
-    );
+    run.decided_more_than(15_000);
     // M3 allows 200. What was known of a hot key is fresh, so nearly nothing is passed.
     assert!(run.excess() <= 5.0, "{}", run.excess());
     // Nor is anybody locked out: 95 of 100 of what is due.
@@ -124,11 +126,7 @@ async fn a_link_that_comes_and_goes_mints_nothing() {
         run.outage(200).await;
         run.load(200).await;
     }
-    assert!(
-        run.fixture.decided() > 9_000,
-        "the fault did not bite: {}",
-        run.fixture.decided()
-    );
+    run.decided_more_than(9_000);
     // 2B are promised, and if neither charged the other it would be more than 1,000. An instance that asks in vain lets one
     // unit pass each time before it dares to charge what it owes.
     assert!(run.excess() <= 60.0, "{}", run.excess());

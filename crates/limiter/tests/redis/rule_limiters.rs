@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tollgate_core::rules::{Attempt, Attribute, EditProblems, RowEdit, Ruling};
+use tollgate_core::testing::limits::COUNTING;
 use tollgate_core::testing::rules::rule_set;
 use tollgate_core::{Calendar, CalendarUnit, Cost, Retry, Source};
 use tollgate_limiter::clock::Clock;
@@ -140,14 +141,7 @@ async fn remaining_of(limiter: &RuleLimiter<Redis>, attempt: &Attempt<'_>) -> Ve
 async fn a_window_keeps_its_counter_when_it_joins_a_list_and_when_it_leaves() {
     let fixture = Fixture::start(ServerKind::Redis70);
     let store = Arc::new(open(&fixture));
-    for algorithm in [
-        "token_bucket",
-        "gcra",
-        "leaky_bucket",
-        "fixed_window",
-        "sliding_counter",
-        "sliding_log",
-    ] {
+    for algorithm in COUNTING {
         let rules = |limit: &str| format!("rules:\n- {{ id: {algorithm}, algorithm: {algorithm}, limit: {limit} }}\n");
         // Years, so that no unit returns meanwhile.
         for (limit, cost, expected) in [
@@ -196,14 +190,7 @@ async fn a_quota_of_a_year_ends_when_the_year_does() {
 async fn a_row_that_changes_only_numbers_keeps_the_usage() {
     let fixture = Fixture::start(ServerKind::Redis70);
     let store = Arc::new(fixture.options().open());
-    for algorithm in [
-        "token_bucket",
-        "gcra",
-        "leaky_bucket",
-        "fixed_window",
-        "sliding_counter",
-        "sliding_log",
-    ] {
+    for algorithm in COUNTING {
         let text = format!("rules:\n- {{ id: {algorithm}, per: user, algorithm: {algorithm}, limit: 100/365day }}\n");
         let mut limiter = RuleLimiter::new(rule_set(&text), Arc::clone(&store));
         // Years, so that no unit returns meanwhile. Debt of gcra is time, so a higher rate makes less of it.
@@ -223,12 +210,7 @@ async fn a_row_that_changes_only_numbers_keeps_the_usage() {
             (Some("unlimited"), 1, &[]),
             (None, 0, if algorithm == "gcra" { &[52] } else { &[45] }),
         ] {
-            let edit = RowEdit {
-                domain: Attempt::DOMAIN.into(),
-                rule: algorithm.into(),
-                subject: [("user".into(), "u".into())].into(),
-                terms: terms.map(Box::from),
-            };
+            let edit = RowEdit::new(Attempt::DOMAIN, algorithm, [("user", "u")], terms);
             let (next, problems) = limiter.amended(&[edit], &[]);
             assert_eq!(problems, EditProblems::default());
             limiter = next;

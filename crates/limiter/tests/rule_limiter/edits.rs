@@ -4,16 +4,7 @@ use super::{check, rules, stopped_store};
 use std::sync::Arc;
 use tollgate_limiter::RuleLimiter;
 use tollgate_limiter::core::Micros;
-
-/// Every algorithm that counts.
-const COUNTING: [&str; 6] = [
-    "token_bucket",
-    "gcra",
-    "leaky_bucket",
-    "fixed_window",
-    "sliding_counter",
-    "sliding_log",
-];
+use tollgate_limiter::core::testing::limits::COUNTING;
 
 fn rule(algorithm: &str, terms: &str) -> String {
     format!("rules:\n- {{ id: plan, per: user, algorithm: {algorithm}, {terms} }}\n")

@@ -135,12 +135,6 @@ fn a_domain_is_of_one_kind() {
 }
 
 /// Whether a request of these descriptors goes on, asked so many times.
-fn check_on_fresh_store(strict: bool, descriptors: &[&str], times: usize) -> Vec<bool> {
-    let (store, _) = stopped_store();
-    let limiter = RuleLimiter::new(parser(strict).finish().expect("sound descriptors").rules, store);
-    check_descriptors(&limiter, descriptors, times)
-}
-
 fn check_descriptors(limiter: &RuleLimiter, descriptors: &[&str], times: usize) -> Vec<bool> {
     let entries: Vec<_> = descriptors.iter().map(|entry| attributes(&[entry])).collect();
     let item = |attributes| AttemptItem {
@@ -160,58 +154,35 @@ fn check_descriptors(limiter: &RuleLimiter, descriptors: &[&str], times: usize) 
     (0..times).map(|_| check()).collect()
 }
 
+/// Checks some descriptors together as often as there are results, over fresh stores and in both modes.
+fn check_in_both_modes(descriptors: &[&str], expected: &[bool]) {
+    for strict in [false, true] {
+        let (store, _) = stopped_store();
+        let limiter = RuleLimiter::new(parser(strict).finish().expect("sound descriptors").rules, store);
+        let allowed = check_descriptors(&limiter, descriptors, expected.len());
+        assert_eq!(allowed, expected, "{descriptors:?} {strict}");
+    }
+}
+
 #[test]
 fn a_limit_is_left_out_where_another_replaces_it() {
-    for strict in [false, true] {
-        assert_eq!(check_on_fresh_store(strict, &["all=x", "unknown=x"], 2), [true, false]);
-        assert_eq!(
-            check_on_fresh_store(strict, &["all=x", "special=x"], 4),
-            [true, true, true, false]
-        );
-    }
+    check_in_both_modes(&["all=x", "unknown=x"], &[true, false]);
+    check_in_both_modes(&["all=x", "special=x"], &[true, true, true, false]);
 }
 
 #[test]
 fn quotas_refuse_only_all_together() {
-    for strict in [false, true] {
-        assert_eq!(
-            check_on_fresh_store(strict, &["quota=x", "quota=large"], 3),
-            [true, true, false],
-            "{strict}"
-        );
-        assert_eq!(
-            check_on_fresh_store(strict, &["quota=x", "free=x"], 2),
-            [true, false],
-            "{strict}"
-        );
-        // What limits nothing always has room, and is no quota whatever is written.
-        assert_eq!(
-            check_on_fresh_store(strict, &["quota=x", "quota=free"], 2),
-            [true, false],
-            "{strict}"
-        );
-        assert_eq!(
-            check_on_fresh_store(strict, &["quota=large", "all=x"], 2),
-            [true, false],
-            "{strict}"
-        );
-    }
+    check_in_both_modes(&["quota=x", "quota=large"], &[true, true, false]);
+    check_in_both_modes(&["quota=x", "free=x"], &[true, false]);
+    // What limits nothing always has room, and is no quota whatever is written.
+    check_in_both_modes(&["quota=x", "quota=free"], &[true, false]);
+    check_in_both_modes(&["quota=large", "all=x"], &[true, false]);
 }
 
 #[test]
 fn a_quota_of_nothing_leaves_it_to_the_others() {
-    for strict in [false, true] {
-        assert_eq!(
-            check_on_fresh_store(strict, &["quota=none", "quota=large"], 3),
-            [true, true, false],
-            "{strict}"
-        );
-        assert_eq!(
-            check_on_fresh_store(strict, &["quota=none", "unknown=x"], 1),
-            [false],
-            "{strict}"
-        );
-    }
+    check_in_both_modes(&["quota=none", "quota=large"], &[true, true, false]);
+    check_in_both_modes(&["quota=none", "unknown=x"], &[false]);
     // Alone it refuses, and then what others took is given back.
     let (store, _) = stopped_store();
     let limiter = RuleLimiter::new(parser(true).finish().expect("sound descriptors").rules, store);

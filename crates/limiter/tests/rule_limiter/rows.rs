@@ -4,18 +4,13 @@ use super::{attempt, check, forget, limiter};
 use std::sync::Arc;
 use tollgate_limiter::RuleLimiter;
 use tollgate_limiter::conformance::block_on;
-use tollgate_limiter::core::rules::{AttributeEdit, DerivedAttribute, EditProblems, RowEdit};
-use tollgate_limiter::core::testing::rules::{attributes, rule_set};
+use tollgate_limiter::core::rules::{AttributeEdit, EditProblems, RowEdit};
+use tollgate_limiter::core::testing::rules::{attributes, derived, rule_set};
 
 const RULES: &str = "rules:\n- { id: plan, per: user, limit: 100/min, by: { tier: { gold: 500/min } } }\n";
 
 fn row(rule: &str, user: &str, terms: Option<&str>) -> RowEdit {
-    RowEdit {
-        domain: "default".into(),
-        rule: rule.into(),
-        subject: [("user".into(), user.into())].into(),
-        terms: terms.map(Box::from),
-    }
+    RowEdit::new("default", rule, [("user", user)], terms)
 }
 
 fn amended(limiter: &RuleLimiter, edits: &[RowEdit]) -> RuleLimiter {
@@ -73,12 +68,7 @@ fn a_lease_of_a_row_is_released_by_its_token() {
 
 #[test]
 fn derived_attributes_are_seen_by_check_batches_refund_and_forget() {
-    let tier = DerivedAttribute {
-        name: "tier".into(),
-        from: "user".into(),
-        default: None,
-        accept_caller: false,
-    };
+    let tier = derived("tier", "user", None);
     let (store, _) = super::stopped_store();
     let limiter = RuleLimiter::new(rule_set(RULES).with_derived([tier].into()), Arc::clone(&store));
     let gold = AttributeEdit {

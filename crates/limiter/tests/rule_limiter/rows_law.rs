@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tollgate_limiter::RuleLimiter;
 use tollgate_limiter::conformance::block_on;
-use tollgate_limiter::core::rules::{Attempt, Attribute, AttributeEdit, DerivedAttribute, RowEdit, RuleSet};
+use tollgate_limiter::core::rules::{Attempt, AttributeEdit, RowEdit, RuleSet};
 use tollgate_limiter::core::testing::random::Random;
+use tollgate_limiter::core::testing::rules::{attempt, attribute_pairs, derived};
 use tollgate_limiter::core::{Cost, Micros};
 
 const RULES: &str = "
@@ -62,15 +63,7 @@ type Rows = BTreeMap<(&'static str, &'static [(&'static str, &'static str)]), &'
 type Attributes = BTreeMap<&'static str, &'static str>;
 
 fn row(rule: &str, subject: &[(&str, &str)], terms: Option<&str>) -> RowEdit {
-    RowEdit {
-        domain: Attempt::DOMAIN.into(),
-        rule: rule.into(),
-        subject: subject
-            .iter()
-            .map(|(name, value)| ((*name).into(), (*value).into()))
-            .collect(),
-        terms: terms.map(Box::from),
-    }
+    RowEdit::new(Attempt::DOMAIN, rule, subject.iter().copied(), terms)
 }
 
 fn tier(user: &str, tier: Option<&str>) -> AttributeEdit {
@@ -83,15 +76,7 @@ fn tier(user: &str, tier: Option<&str>) -> AttributeEdit {
 }
 
 fn base() -> RuleSet {
-    rules(RULES).with_derived(
-        [DerivedAttribute {
-            name: "tier".into(),
-            from: "user".into(),
-            default: Some("free".into()),
-            accept_caller: false,
-        }]
-        .into(),
-    )
+    rules(RULES).with_derived([derived("tier", "user", Some("free"))].into())
 }
 
 /// Random edits of a few rows and attributes, which are also made in the tables.
@@ -130,17 +115,10 @@ fn step(limiter: &RuleLimiter, random: &mut Random) -> String {
     if random.one_in(4) {
         attributes.push(("tier", "gold"));
     }
-    let attributes: Vec<Attribute<'_>> = attributes
-        .iter()
-        .map(|(name, value)| Attribute {
-            name,
-            value: value.as_bytes(),
-        })
-        .collect();
+    let attributes = attribute_pairs(attributes);
     let attempt = Attempt {
-        domain: Attempt::DOMAIN,
-        attributes: &attributes,
         cost: Cost::new(random.below(4)).expect("in range"),
+        ..attempt(&attributes)
     };
     match random.below(12) {
         0 => render(&block_on(limiter.refund(&attempt))),

@@ -3,9 +3,9 @@
 use crate::fixture::{connection, is_primary, query, until};
 use std::time::Duration;
 use tollgate_limiter::store::redis::{CacheWrite, ConfigCache, LogId, Redis};
-use tollgate_limiter::testing::eventually;
 use tollgate_limiter::testing::sentinel::SentinelGroup;
 use tollgate_limiter::testing::servers::ServerKind;
+use tollgate_limiter::testing::{eventually, receive_hint};
 
 const TTL: Duration = Duration::from_secs(60);
 
@@ -31,19 +31,7 @@ async fn writes_and_messages_go_on_with_the_new_primary() {
         let (cache, other) = (cache(&watched), cache(&watched));
         let mut messages = other.messages();
         eventually("a first write", async || set(&cache, "before").await).await;
-        let receive_hint = async |messages: &mut tokio::sync::broadcast::Receiver<String>, hint: &str| {
-            eventually("a message", async || {
-                let _ = cache.publish(hint).await;
-                while let Ok(message) = messages.try_recv() {
-                    if message == hint {
-                        return true;
-                    }
-                }
-                false
-            })
-            .await;
-        };
-        receive_hint(&mut messages, "before").await;
+        receive_hint(&cache, &mut messages, "before").await;
         let replicated = || {
             let value: Option<String> = query(&mut connection(&watched.servers[1]), &["GET", "tg:{cfg}:head"]);
             value.as_deref() == Some("before")
@@ -58,7 +46,7 @@ async fn writes_and_messages_go_on_with_the_new_primary() {
             get(&other).await.as_deref() == Some("after")
         })
         .await;
-        receive_hint(&mut messages, "after").await;
+        receive_hint(&cache, &mut messages, "after").await;
         let append = CacheWrite::Append {
             id: LogId { epoch: 1, revision: 1 },
             value: b"c",

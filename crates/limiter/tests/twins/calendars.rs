@@ -1,24 +1,17 @@
 //! Windows of calendars: the script, which gets a few boundaries, decides as the core does, which has all of them.
 
 use redis::Connection;
+use tollgate_core::testing::limits;
 use tollgate_core::testing::random::Random;
 use tollgate_core::{
     Calendar, CalendarUnit, Charge, Cost, FixedWindow, LeaseId, Limit, Micros, Now, Policy, Receipt, State, Timestamp,
 };
-use tollgate_limiter::store::redis::script::SCRIPT;
 use tollgate_limiter::store::redis::script::call::{Call, CallTiming, ChargeReply, ScriptOp};
 use tollgate_limiter::testing::admin::connect;
 use tollgate_limiter::testing::counters;
 use tollgate_limiter::testing::servers::{Server, ServerKind};
 
-const ZONES: [&str; 6] = [
-    "UTC",
-    "Europe/Berlin",
-    "America/New_York",
-    "Australia/Lord_Howe",
-    "Pacific/Apia",
-    "Pacific/Kiritimati",
-];
+const ZONES: &[&str] = limits::ZONES.split_at(6).0;
 const HOUR: Micros = Micros::from_secs(3_600);
 /// The last months of 2011, in which a day of Apia did not take place, to the end of 2029.
 const FIRST: u64 = 1_317_000_000_000_000;
@@ -56,7 +49,7 @@ impl Life {
             (self.now, self.state, self.last) = (FIRST + random.below(LAST - FIRST), None, None);
         }
         if random.one_in(30) {
-            let zone = ZONES[random.below(ZONES.len() as u64) as usize];
+            let zone = random.pick(ZONES);
             self.limit = limit(zone, self.unit, random.between(5, 15));
         }
     }
@@ -76,13 +69,7 @@ fn send(connection: &mut Connection, call: &Call, now: u64, random: &mut Random)
         not_after: None,
         around,
     };
-    let mut command = redis::cmd("EVAL");
-    command.arg(SCRIPT).arg(call.keys().len()).arg(call.keys());
-    let bytes: Vec<u8> = command
-        .arg(&call.arguments(timing))
-        .query(connection)
-        .expect("an answer");
-    let reply = call.read(&bytes).expect("an answer that can be read");
+    let reply = crate::keys::send(connection, call, timing);
     reply.replies.expect("not too late")
 }
 

@@ -8,7 +8,7 @@ use tollgate_limiter::testing::admin::{connect, query as call};
 use tollgate_limiter::testing::counters;
 use tollgate_limiter::testing::servers::{Server, ServerKind};
 
-fn send(connection: &mut Connection, call: &Call, clock: CallTiming) -> ScriptReply {
+pub(crate) fn send(connection: &mut Connection, call: &Call, clock: CallTiming) -> ScriptReply {
     let mut command = redis::cmd("EVAL");
     command.arg(SCRIPT).arg(call.keys().len()).arg(call.keys());
     let bytes: Vec<u8> = command

@@ -392,10 +392,7 @@ mod tests {
     #[test]
     fn a_new_subject_needs_a_fifth_of_the_denials_and_fifty() {
         for (of_subject, denials, fires) in [(49, 60, false), (50, 200, true), (50, 250, false), (51, 250, true)] {
-            let mut detector = AnomalyDetector::new();
-            for minute in 0..60 {
-                detector.minute(START + minute, &counts(10_000, denials, &[("m_1", denials / 2)]));
-            }
+            let mut detector = after_an_hour(&counts(10_000, denials, &[("m_1", denials / 2)]));
             let mut found = Vec::new();
             for minute in 60..62 {
                 let top = [("m_1", denials / 2), ("m_2", of_subject)];
@@ -414,12 +411,18 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_jump_that_begins_within_a_minute_fires_after_two_whole_ones() {
+    /// A detector after an hour of equal minutes.
+    fn after_an_hour(minute_counts: &MinuteCounts) -> AnomalyDetector {
         let mut detector = AnomalyDetector::new();
         for minute in 0..60 {
-            detector.minute(START + minute, &counts(10_000, 1_000, &[]));
+            detector.minute(START + minute, minute_counts);
         }
+        detector
+    }
+
+    #[test]
+    fn a_jump_that_begins_within_a_minute_fires_after_two_whole_ones() {
+        let mut detector = after_an_hour(&counts(10_000, 1_000, &[]));
         let mut fired = Vec::new();
         // Denials of others hide it in the series of the rule.
         for (minute, of_subject) in [(60, 60), (61, 300), (62, 300)] {
@@ -431,10 +434,7 @@ mod tests {
 
     #[test]
     fn a_jump_that_lasts_becomes_usual() {
-        let mut detector = AnomalyDetector::new();
-        for minute in 0..60 {
-            detector.minute(START + minute, &counts(1_000, 0, &[]));
-        }
+        let mut detector = after_an_hour(&counts(1_000, 0, &[]));
         let mut fired = Vec::new();
         for minute in 60..130 {
             let found = firing(&detector.minute(START + minute, &counts(1_000, 400, &[("m_1", 400)])));

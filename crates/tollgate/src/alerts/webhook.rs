@@ -183,6 +183,19 @@ impl fmt::Debug for Webhook {
 }
 
 #[cfg(test)]
+impl Webhook {
+    /// A webhook that needs no permission.
+    fn sample(url: &str, secret: &str) -> Self {
+        Self {
+            name: "ops".into(),
+            url: WebhookUrl::parse(url, false).expect("a URL"),
+            secret: WebhookSecret::new(secret).expect("long enough"),
+            allow_private: false,
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -213,12 +226,7 @@ mod tests {
 
     #[test]
     fn no_debug_text_has_a_secret() {
-        let webhook = Webhook {
-            name: "ops".into(),
-            url: WebhookUrl::parse("https://hooks.example/hunter2", false).expect("a URL"),
-            secret: WebhookSecret::new("hunter2hunter2hunter2").expect("long enough"),
-            allow_private: false,
-        };
+        let webhook = Webhook::sample("https://hooks.example/hunter2", "hunter2hunter2hunter2");
         assert!(!format!("{webhook:?}").contains("hunter2"));
     }
 }

@@ -1,8 +1,8 @@
 //! `tollgate attributes`: attributes of subjects that the server adds to attempts (`derive`).
 
 use super::admin::bulk::{ExportArgs, ImportArgs};
-use super::admin::table::{cell, number, render};
-use super::admin::{AdminArgs, AdminCall, CommandResult, Failure, finish, report, warn_of_write};
+use super::admin::table::{cell, render};
+use super::admin::{AdminArgs, AdminCall, CommandResult, Failure, finish, report};
 use super::args::attribute;
 use super::overrides::WriteArgs;
 use clap::Subcommand;
@@ -139,21 +139,9 @@ fn set(subject: &(String, String), name: &str, value: &str, write: &WriteArgs) -
     if let (Some(members), Some(reason)) = (body.as_object_mut(), &write.reason) {
         members.insert("reason".to_owned(), json!(reason));
     }
-    let request = call(Method::PUT, subject, name)
-        .query_if("dry_run", write.dry_run.then_some("true"))
-        .if_unchanged(tag.as_deref())
-        .json(&body);
-    let done = write
-        .admin
-        .json_with("revision", request)
-        .map_err(Failure::without_lines)?;
-    let mut text = format!("{}={}: {name}={value}", subject.0, subject.1);
-    match write.dry_run {
-        true => text.push_str(" is valid; nothing was changed"),
-        false => text.push_str(&format!(", revision {}", number(&done, "revision"))),
-    }
-    warn_of_write(&done, 0);
-    Ok(report(&write.admin, &done, &text))
+    write.put(call(Method::PUT, subject, name), tag.as_deref(), &body, |_| {
+        format!("{}={}: {name}={value}", subject.0, subject.1)
+    })
 }
 
 fn delete(subject: &(String, String), name: &str, write: &WriteArgs) -> CommandResult {
@@ -164,12 +152,5 @@ fn delete(subject: &(String, String), name: &str, write: &WriteArgs) -> CommandR
             subject.1
         )));
     };
-    let request = call(Method::DELETE, subject, name)
-        .query_if("reason", write.reason.as_deref())
-        .query_if("dry_run", write.dry_run.then_some("true"))
-        .if_unchanged(Some(&tag));
-    write.admin.call(request)?;
-    let verb = if write.dry_run { "would be deleted" } else { "deleted" };
-    let body = json!({"deleted": !write.dry_run, "dry_run": write.dry_run});
-    Ok(report(&write.admin, &body, &format!("{text} {verb}")))
+    write.delete(call(Method::DELETE, subject, name), &tag, &text)
 }

@@ -122,6 +122,42 @@ pub(super) struct WriteArgs {
     pub(super) admin: AdminArgs,
 }
 
+impl WriteArgs {
+    /// Puts an item under the condition that it still has this tag; the text of the result begins with what `describe` makes of it.
+    pub(super) fn put(
+        &self,
+        call: AdminCall,
+        tag: Option<&str>,
+        body: &Value,
+        describe: impl FnOnce(&Value) -> String,
+    ) -> CommandResult {
+        let call = call
+            .query_if("dry_run", self.dry_run.then_some("true"))
+            .if_unchanged(tag)
+            .json(body);
+        let done = self.admin.json_with("revision", call).map_err(Failure::without_lines)?;
+        let mut text = describe(&done);
+        match self.dry_run {
+            true => text.push_str(" is valid; nothing was changed"),
+            false => text.push_str(&format!(", revision {}", number(&done, "revision"))),
+        }
+        warn_of_write(&done, 0);
+        Ok(report(&self.admin, &done, &text))
+    }
+
+    /// Deletes an item under the condition that it still has this tag.
+    pub(super) fn delete(&self, call: AdminCall, tag: &str, item: &str) -> CommandResult {
+        let call = call
+            .query_if("reason", self.reason.as_deref())
+            .query_if("dry_run", self.dry_run.then_some("true"))
+            .if_unchanged(Some(tag));
+        self.admin.call(call)?;
+        let verb = if self.dry_run { "would be deleted" } else { "deleted" };
+        let body = json!({"deleted": !self.dry_run, "dry_run": self.dry_run});
+        Ok(report(&self.admin, &body, &format!("{item} {verb}")))
+    }
+}
+
 impl Overrides {
     pub(crate) fn run(self) -> ExitCode {
         finish(match self.command {
@@ -215,26 +251,13 @@ fn list(scope: &Scope, query: Option<String>, expiring: bool, max: usize, admin:
 /// Sets a row under the condition that it is as it was when the command looked.
 fn set(row: &RowArgs, body: &Value, write: &WriteArgs) -> CommandResult {
     let tag = write.admin.entity_tag(row.call(Method::GET)?)?;
-    let call = row
-        .call(Method::PUT)?
-        .query_if("dry_run", write.dry_run.then_some("true"))
-        .if_unchanged(tag.as_deref())
-        .json(body);
-    let done = write
-        .admin
-        .json_with("revision", call)
-        .map_err(Failure::without_lines)?;
-    let mut text = format!("{}: {}", row.text(), cell(&done, "terms"));
-    match number(&done, "expires_at") {
-        0 => {}
-        until => text.push_str(&format!(" until {}", date::time_text(until))),
-    }
-    match write.dry_run {
-        true => text.push_str(" is valid; nothing was changed"),
-        false => text.push_str(&format!(", revision {}", number(&done, "revision"))),
-    }
-    warn_of_write(&done, 0);
-    Ok(report(&write.admin, &done, &text))
+    write.put(row.call(Method::PUT)?, tag.as_deref(), body, |done| {
+        let until = match number(done, "expires_at") {
+            0 => String::new(),
+            until => format!(" until {}", date::time_text(until)),
+        };
+        format!("{}: {}{until}", row.text(), cell(done, "terms"))
+    })
 }
 
 fn delete(row: &RowArgs, write: &WriteArgs) -> CommandResult {
@@ -244,13 +267,5 @@ fn delete(row: &RowArgs, write: &WriteArgs) -> CommandResult {
             row.text()
         )));
     };
-    let call = row
-        .call(Method::DELETE)?
-        .query_if("reason", write.reason.as_deref())
-        .query_if("dry_run", write.dry_run.then_some("true"))
-        .if_unchanged(Some(&tag));
-    write.admin.call(call)?;
-    let verb = if write.dry_run { "would be deleted" } else { "deleted" };
-    let body = json!({"deleted": !write.dry_run, "dry_run": write.dry_run});
-    Ok(report(&write.admin, &body, &format!("{}: {verb}", row.text())))
+    write.delete(row.call(Method::DELETE)?, &tag, &format!("{}:", row.text()))
 }

@@ -5,12 +5,11 @@ mod settings;
 pub use settings::{AdminSettings, AdminToken, AnonymousAccess, ExternalUrl, SubjectDisplay};
 pub(crate) use settings::{PRINCIPAL_NAMES, is_principal_name};
 
-use super::layers::read_text;
-use super::reader::{SettingsReader, without_snippet};
+use super::reader::SettingsReader;
 use crate::control::model::{Digest, Role};
 use hyper::Uri;
 use tollgate_limiter::core::problem::{Problem, Problems};
-use tollgate_limiter::core::yaml::{self, Node};
+use tollgate_limiter::core::yaml::Node;
 
 impl SettingsReader<'_> {
     /// Reads the section. Without it everything has its default.
@@ -19,49 +18,38 @@ impl SettingsReader<'_> {
         let Some(fields) = node.and_then(|node| node.fields("`admin`", &KEYS, &mut self.problems)) else {
             return default;
         };
-        let find = |key| fields.find(key).filter(|node| !node.is_null());
-        let external_url = find("external_url").and_then(|node| self.external_url(node));
+        let external_url = fields.value("external_url").and_then(|node| self.external_url(node));
         let problems = &mut self.problems;
-        let anonymous = find("anonymous")
+        let anonymous = fields
+            .value("anonymous")
             .and_then(|node| node.keyword("access without login", &AnonymousAccess::NAMES, problems))
             .unwrap_or_default();
-        let subjects = find("subjects")
+        let subjects = fields
+            .value("subjects")
             .and_then(|node| node.keyword("a display of subjects", &SubjectDisplay::NAMES, problems))
             .unwrap_or_default();
-        if let (AnonymousAccess::Admin, Some(node)) = (anonymous, find("anonymous")) {
+        if let (AnonymousAccess::Admin, Some(node)) = (anonymous, fields.value("anonymous")) {
             let text = "every process on this machine, and every web page it fetches for others, may change the rules of the fleet";
             let hint = "for demos only; remove `anonymous: admin`, and use the setup link that the server prints";
             problems.push(Problem::warning(&node.location, text).with_hint(hint));
         }
         if let (AnonymousAccess::Admin | AnonymousAccess::Viewer, Some(_), Some(node)) =
-            (anonymous, &external_url, find("anonymous"))
+            (anonymous, &external_url, fields.value("anonymous"))
         {
             let text = "behind the proxy of `external_url` every request comes from this machine: access without login would be public";
             let hint = "write `anonymous: none` and use logins or tokens, or remove `external_url`";
             problems.error_with(&node.location, text, hint);
         }
-        let ui_dir = find("ui_dir").and_then(|node| self.path(node, "a folder"));
-        // Problems of tokens are reported without the source line: they go to the log.
+        let ui_dir = fields.value("ui_dir").and_then(|node| self.path(node, "a folder"));
         let mut problems = Problems::new();
         let mut tokens = Vec::new();
-        if let Some(node) = find("tokens_file")
-            && let Some(path) = self.path(node, "a tokens file")
-        {
-            match read_text(&path)
-                .map_err(|problem| vec![problem])
-                .and_then(|origin| yaml::parse(&origin))
-            {
-                Ok(file) => read_file(&file, &mut tokens, &mut problems),
-                Err(found) => problems.extend(found),
-            }
+        if let Some((file, _)) = self.tokens_file(&fields, &mut problems) {
+            read_file(&file, &mut tokens, &mut problems);
         }
-        if let Some(list) = find("tokens") {
+        if let Some(list) = fields.value("tokens") {
             read_tokens(list, &mut tokens, &mut problems);
         }
-        for problem in problems.sorted() {
-            let location = without_snippet(&problem.location);
-            self.problems.push(problem.with_location(location));
-        }
+        self.extend_without_snippets(problems);
         AdminSettings {
             external_url,
             anonymous,
@@ -160,7 +148,7 @@ fn read_token(node: &Node, problems: &mut Problems) -> Option<AdminToken> {
             }
             digest
         });
-    let domains = match fields.find("domains").filter(|node| !node.is_null()) {
+    let domains = match fields.value("domains") {
         None => Some(Vec::new()),
         Some(node) => {
             let names = node.one_or_more().iter();

@@ -22,19 +22,20 @@ impl SettingsReader<'_> {
         let Some(fields) = node.and_then(|node| node.fields("`alerts`", &KEYS, &mut self.problems)) else {
             return default;
         };
-        let find = |key| fields.find(key).filter(|node| !node.is_null());
         let mut pace = default.pace;
-        for (key, value, range) in [("repeat", &mut pace.repeat, REPEAT), ("group", &mut pace.group, GROUP)] {
-            if let Some(duration) = find(key).and_then(|node| self.duration_within(node, &range)) {
-                *value = duration;
-            }
-        }
-        let max_per_hour =
-            find("max_per_hour").and_then(|node| node.integer("a number of messages", MESSAGES, &mut self.problems));
+        self.read_durations(
+            &fields,
+            [("repeat", &mut pace.repeat, REPEAT), ("group", &mut pace.group, GROUP)],
+        );
+        let max_per_hour = fields
+            .value("max_per_hour")
+            .and_then(|node| node.integer("a number of messages", MESSAGES, &mut self.problems));
         if let Some(max_per_hour) = max_per_hour.and_then(|number| u32::try_from(number).ok()) {
             pace.max_per_hour = max_per_hour;
         }
-        let list = find("webhooks").and_then(|node| node.list("a list of webhooks", &mut self.problems));
+        let list = fields
+            .value("webhooks")
+            .and_then(|node| node.list("a list of webhooks", &mut self.problems));
         let mut webhooks: Vec<Webhook> = Vec::new();
         for node in list.unwrap_or_default() {
             let Some(webhook) = self.webhook(node) else { continue };
@@ -46,7 +47,7 @@ impl SettingsReader<'_> {
             webhooks.push(webhook);
         }
         if webhooks.len() > WEBHOOKS_MAX
-            && let Some(node) = find("webhooks")
+            && let Some(node) = fields.value("webhooks")
         {
             let text = format!("{} webhooks", webhooks.len());
             let hint = format!("write at most {WEBHOOKS_MAX}; a receiver can pass messages on");
@@ -58,8 +59,9 @@ impl SettingsReader<'_> {
     /// One webhook. Its URL may have a secret in it, so no message repeats it.
     fn webhook(&mut self, node: &Node) -> Option<Webhook> {
         let fields = node.fields("a webhook", &WEBHOOK_KEYS, &mut self.problems)?;
-        let find = |key| fields.find(key).filter(|node| !node.is_null());
-        let allow_private = find("allow_private").and_then(|node| node.flag(&mut self.problems));
+        let allow_private = fields
+            .value("allow_private")
+            .and_then(|node| node.flag(&mut self.problems));
         let allow_private = allow_private.unwrap_or(false);
         let name = fields
             .require("a webhook", "name", "name: ops", &mut self.problems)
@@ -84,7 +86,7 @@ impl SettingsReader<'_> {
                 }
             },
             None => {
-                if find("url_file").is_none() && find("url").is_none() {
+                if fields.value("url_file").is_none() && fields.value("url").is_none() {
                     fields.require("a webhook", "url", example, &mut self.problems);
                 }
                 None
@@ -104,7 +106,7 @@ impl SettingsReader<'_> {
                 secret
             }
             None => {
-                if find("secret_file").is_none() && find("secret").is_none() {
+                if fields.value("secret_file").is_none() && fields.value("secret").is_none() {
                     fields.require("a webhook", "secret", "secret_file: webhook.secret", &mut self.problems);
                 }
                 None

@@ -1,38 +1,26 @@
 //! `auth`: callers' tokens with their rights, and the password of the Redis protocol.
 
-use super::layers::read_text;
-use super::reader::{SettingsReader, read_secret_file, without_snippet};
+use super::reader::{SettingsReader, read_secret_file};
 use crate::server::auth::tokens::{Rights, TokenError, TokenSecret, Tokens};
 use std::path::Path;
 use tollgate_limiter::core::problem::{Problem, Problems, closest_match};
-use tollgate_limiter::core::yaml::{self, Node};
+use tollgate_limiter::core::yaml::Node;
 
 impl SettingsReader<'_> {
     /// The tokens of the file and of the settings themselves.
     pub(super) fn auth(&mut self, node: &Node) -> Option<Tokens> {
         let fields = node.fields("`auth`", &KEYS, &mut self.problems)?;
-        let has = |key| fields.find(key).is_some_and(|node| !node.is_null());
+        let has = |key| fields.value(key).is_some();
         if !has("tokens_file") && !has("tokens") && (has("resp_password") || has("resp_password_file")) {
             return None;
         }
         let mut tokens = Tokens::default();
-        // Problems of tokens are reported without the source line: they go to the log.
         let mut problems = Problems::new();
-        if let Some(node) = fields.find("tokens_file").filter(|node| !node.is_null())
-            && let Some(path) = self.path(node, "a tokens file")
-        {
-            match read_text(&path)
-                .map_err(|problem| vec![problem])
-                .and_then(|origin| yaml::parse(&origin))
-            {
-                Ok(file) => {
-                    let base_dir = path.parent().unwrap_or(Path::new(""));
-                    read_file(&file, base_dir, &mut tokens, &mut problems);
-                }
-                Err(found) => problems.extend(found),
-            }
+        if let Some((file, path)) = self.tokens_file(&fields, &mut problems) {
+            let base_dir = path.parent().unwrap_or(Path::new(""));
+            read_file(&file, base_dir, &mut tokens, &mut problems);
         }
-        if let Some(list) = fields.find("tokens").filter(|node| !node.is_null()) {
+        if let Some(list) = fields.value("tokens") {
             let base_dir = self.raw.base_dir_of(&list.location);
             read_tokens(list, &base_dir, &mut tokens, &mut problems);
         }
@@ -40,10 +28,7 @@ impl SettingsReader<'_> {
             let problem = Problem::error(&node.location, "no tokens configured; every request would be rejected");
             problems.push(problem.with_hint("name a tokens file: `auth: { tokens_file: tokens.yaml }`"));
         }
-        for problem in problems.sorted() {
-            let location = without_snippet(&problem.location);
-            self.problems.push(problem.with_location(location));
-        }
+        self.extend_without_snippets(problems);
         Some(tokens)
     }
 
@@ -170,6 +155,7 @@ fn digest(text: &str) -> Option<[u8; 32]> {
 mod tests {
     use super::*;
     use tollgate_limiter::core::problem::Origin;
+    use tollgate_limiter::core::yaml;
 
     fn read(text: &str) -> (Tokens, String) {
         let mut tokens = Tokens::default();

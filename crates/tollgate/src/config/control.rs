@@ -26,25 +26,26 @@ impl SettingsReader<'_> {
         let Some(fields) = node.and_then(|node| node.fields("`control`", &KEYS, &mut self.problems)) else {
             return default;
         };
-        let find = |key| fields.find(key).filter(|node| !node.is_null());
         let database = self.control_database(&fields);
         let secret = self.control_secret(&fields);
         let mut options = default.options;
-        for (key, value, range) in [
+        let durations = [
             ("poll", &mut options.poll, POLL),
             ("database_poll", &mut options.database_poll, DATABASE_POLL),
             ("cache_ttl", &mut options.cache_ttl, CACHE_TTL),
             ("prepare_timeout", &mut options.prepare_timeout, PREPARE_TIMEOUT),
             ("audit_keep", &mut options.audit_keep, AUDIT_KEEP),
-        ] {
-            if let Some(duration) = find(key).and_then(|node| self.duration_within(node, &range)) {
-                *value = duration;
-            }
-        }
-        let start_without = find("start_without").and_then(|node| node.flag(&mut self.problems));
-        let git_only = find("edits").and_then(|node| node.keyword("a way to edit rules", &EDITS, &mut self.problems));
-        let keep_versions =
-            find("keep_versions").and_then(|node| node.integer("a number", VERSIONS, &mut self.problems));
+        ];
+        self.read_durations(&fields, durations);
+        let start_without = fields
+            .value("start_without")
+            .and_then(|node| node.flag(&mut self.problems));
+        let git_only = fields
+            .value("edits")
+            .and_then(|node| node.keyword("a way to edit rules", &EDITS, &mut self.problems));
+        let keep_versions = fields
+            .value("keep_versions")
+            .and_then(|node| node.integer("a number", VERSIONS, &mut self.problems));
         ControlSettings {
             database,
             options: ControlOptions {
@@ -98,6 +99,19 @@ impl SettingsReader<'_> {
             );
         }
         secret
+    }
+
+    /// Reads the durations that are set, each in its range.
+    pub(super) fn read_durations<const N: usize>(
+        &mut self,
+        fields: &Fields<'_>,
+        durations: [(&str, &mut Duration, RangeInclusive<Duration>); N],
+    ) {
+        for (key, value, range) in durations {
+            if let Some(duration) = fields.value(key).and_then(|node| self.duration_within(node, &range)) {
+                *value = duration;
+            }
+        }
     }
 
     /// A duration in a range. Days may be written as `d`.

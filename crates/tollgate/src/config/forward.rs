@@ -9,7 +9,7 @@ use tollgate_limiter::core::yaml::{Fields, Node, NodeKind};
 
 impl SettingsReader<'_> {
     pub(super) fn forward(&mut self, fields: &Fields<'_>, attributes: Option<AttributeSettings>) -> Option<Forward> {
-        let find = |key| fields.find(key).filter(|node: &&Node| !node.is_null());
+        let find = |key| fields.value(key);
         let (forward_auth, attribute_map, proxies) =
             (find("forward_auth"), find("attributes"), find("trusted_proxies"));
         let (gateway, unknown_domain) = match forward_auth {
@@ -59,7 +59,7 @@ impl SettingsReader<'_> {
         };
         let gateway = inner.require("`forward_auth`", "gateway", "gateway: traefik", &mut self.problems);
         let gateway = gateway.and_then(|node| node.keyword("a gateway", &Gateway::NAMES, &mut self.problems));
-        let unknown_domain = inner.find("unknown_domain").filter(|node| !node.is_null());
+        let unknown_domain = inner.value("unknown_domain");
         let what = "an answer to unknown domains";
         let unknown_domain =
             unknown_domain.and_then(|node| node.keyword(what, &UnknownDomainPolicy::NAMES, &mut self.problems));

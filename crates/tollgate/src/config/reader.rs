@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tollgate_limiter::core::problem::{Location, Problem, Problems};
 use tollgate_limiter::core::quantity;
-use tollgate_limiter::core::yaml::{Fields, Node};
+use tollgate_limiter::core::yaml::{self, Fields, Node};
 
 /// Validates settings section by section and collects the problems.
 pub(crate) struct SettingsReader<'w> {
@@ -41,6 +41,29 @@ impl<'w> SettingsReader<'w> {
         Some(self.raw.base_dir_of(&node.location).join(text))
     }
 
+    /// The file that the setting `tokens_file` names, with its path. Its problems are added to those of the tokens.
+    pub(super) fn tokens_file(&mut self, fields: &Fields<'_>, problems: &mut Problems) -> Option<(Node, PathBuf)> {
+        let path = self.path(fields.value("tokens_file")?, "a tokens file")?;
+        match read_text(&path)
+            .map_err(|problem| vec![problem])
+            .and_then(|origin| yaml::parse(&origin))
+        {
+            Ok(file) => Some((file, path)),
+            Err(found) => {
+                problems.extend(found);
+                None
+            }
+        }
+    }
+
+    /// Adds the problems of tokens, without the source line: they go to the log.
+    pub(super) fn extend_without_snippets(&mut self, problems: Problems) {
+        for problem in problems.sorted() {
+            let location = without_snippet(&problem.location);
+            self.problems.push(problem.with_location(location));
+        }
+    }
+
     /// A duration above zero and at most `max`.
     pub(crate) fn duration(&mut self, node: &Node, max: Duration) -> Option<Duration> {
         let read = node.read("a duration", quantity::parse_duration, &mut self.problems)?;
@@ -74,7 +97,7 @@ impl<'w> SettingsReader<'w> {
         key: &str,
         expected: &str,
     ) -> Option<(String, Location)> {
-        let find = |key: &str| fields.find(key).filter(|node| !node.is_null());
+        let find = |key: &str| fields.value(key);
         let file_key = format!("{key}_file");
         match (find(key), find(&file_key)) {
             (None, None) => None,

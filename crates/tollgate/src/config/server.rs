@@ -33,7 +33,7 @@ impl SettingsReader<'_> {
     /// Reads the section. Only files of `ratelimit` open the debug port by default.
     pub(super) fn server(&mut self, node: Option<&Node>, has_ratelimit_files: bool) -> ServerSettings {
         let fields = node.and_then(|node| node.fields("`server`", &KEYS, &mut self.problems));
-        let find = |key| fields.as_ref()?.find(key).filter(|node| !node.is_null());
+        let find = |key| fields.as_ref()?.value(key);
         let mut server = ServerSettings {
             http: self.listen(find("http"), HTTP),
             grpc: self.listen(find("grpc"), GRPC),
@@ -216,7 +216,7 @@ impl SettingsReader<'_> {
         };
         let problems = &mut self.problems;
         let mut count = |key: &str, range: std::ops::RangeInclusive<u64>| {
-            let node = fields.find(key).filter(|node| !node.is_null())?;
+            let node = fields.value(key)?;
             node.integer("a number", range, problems)
         };
         if let Some(connections) = count("connections", 1..=1_000_000) {
@@ -231,7 +231,7 @@ impl SettingsReader<'_> {
         if let Some(streams) = count("streams", 1..=10_000) {
             limits.streams = u32::try_from(streams).unwrap_or(u32::MAX);
         }
-        if let Some(node) = fields.find("header_bytes").filter(|node| !node.is_null())
+        if let Some(node) = fields.value("header_bytes")
             && let Some(bytes) = node.read("a number of bytes", quantity::parse_size, &mut self.problems)
         {
             match usize::try_from(bytes) {
@@ -246,15 +246,14 @@ impl SettingsReader<'_> {
             ("idle_timeout", &mut limits.idle_timeout),
             ("body_timeout", &mut limits.body_timeout),
         ] {
-            if let Some(node) = fields.find(key).filter(|node| !node.is_null())
+            if let Some(node) = fields.value(key)
                 && let Some(duration) = self.duration(node, TIMEOUT_MAX)
             {
                 *timeout = duration;
             }
         }
         server.resp_idle_timeout = fields
-            .find("resp_idle_timeout")
-            .filter(|node| !node.is_null())
+            .value("resp_idle_timeout")
             .and_then(|node| self.duration(node, RESP_IDLE_MAX));
     }
 }

@@ -83,7 +83,7 @@ impl SettingsReader<'_> {
         let Some(fields) = node.fields("`store`", &known, &mut self.problems) else {
             return default;
         };
-        let kind = match fields.find("url").filter(|node| !node.is_null()) {
+        let kind = match fields.value("url") {
             None => Some(StoreKind::Memory),
             Some(node) => match node.text("a store", &mut self.problems) {
                 Some(url) => self.store_kind(url, &node.location),
@@ -144,7 +144,7 @@ impl SettingsReader<'_> {
 
     fn memory(&mut self, fields: &Fields<'_>) -> MemorySettings {
         let mut memory = MemorySettings::default();
-        let find = |key| fields.find(key).filter(|node: &&Node| !node.is_null());
+        let find = |key| fields.value(key);
         if let Some(node) = find("max_memory")
             && let Some(bytes) = node.read("a number of bytes", quantity::parse_size, &mut self.problems)
         {

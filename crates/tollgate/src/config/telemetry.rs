@@ -10,9 +10,9 @@ impl SettingsReader<'_> {
     /// Reads the section. None: metrics are sent nowhere.
     pub(super) fn telemetry(&mut self, node: Option<&Node>) -> Option<OtlpSettings> {
         let fields = node?.fields("`telemetry`", &KEYS, &mut self.problems)?;
-        let node = fields.find("otlp").filter(|node| !node.is_null())?;
+        let node = fields.value("otlp")?;
         let fields = node.fields("`otlp`", &OTLP_KEYS, &mut self.problems)?;
-        let find = |key| fields.find(key).filter(|node| !node.is_null());
+        let find = |key| fields.value(key);
         let interval = find("interval").and_then(|node| self.duration_within(node, &INTERVALS));
         // It may have a secret in it, so no message repeats it.
         let Some((text, location)) = self.secret_or_file(&fields, "endpoint", "a URL") else {

@@ -28,17 +28,7 @@ pub fn audit_hash(entry: &AuditEntry) -> Digest {
     let mut hasher = ChainHasher::after(&entry.prev);
     hasher.number(entry.seq);
     hasher.number(entry.at);
-    for text in [
-        &entry.actor,
-        &entry.via,
-        &entry.address,
-        &entry.request,
-        &entry.action,
-        &entry.target,
-        &entry.reason,
-        &entry.before,
-        &entry.after,
-    ] {
+    for text in entry.texts() {
         hasher.text(text);
     }
     hasher.number(entry.revision);

@@ -31,7 +31,9 @@ pub(super) use rows::subject_text;
 pub use versions::MAX_SET_BYTES;
 
 use self::connection::{Backend, Connection, DEADLINE, Parameter, ResultRow};
-use sqlx::SqlSafeStr;
+use self::query::Select;
+use self::query::record::Record;
+use sqlx::{AssertSqlSafe, SqlSafeStr};
 use std::cell::Cell;
 use std::fmt;
 use std::path::PathBuf;
@@ -169,6 +171,23 @@ impl Database {
             return Ok(false);
         }
         Ok(within_deadline(self.reader()).await?.is_none())
+    }
+
+    /// The records that a query selects; none where nothing has been written yet.
+    async fn records<R: Record>(&self, (sql, parameters): (String, Vec<Parameter<'_>>)) -> DatabaseResult<Vec<R>> {
+        self.list(AssertSqlSafe(sql), &parameters, R::read).await
+    }
+
+    /// The first record under a condition that ends before its value, in this order.
+    async fn record_where<'p, R: Record>(
+        &self,
+        condition: &'static str,
+        value: impl Into<Parameter<'p>>,
+        order: &'static str,
+    ) -> DatabaseResult<Option<R>> {
+        let mut select = Select::records::<R>();
+        select.and(condition, value);
+        Ok(self.records(select.order_by(order, 1)).await?.pop())
     }
 
     /// The rows of one query; none where nothing has been written yet.

@@ -220,6 +220,20 @@ pub enum Precondition {
     },
 }
 
+impl Precondition {
+    /// True for an item that was last changed at this epoch and revision; revision 0: it does not exist.
+    pub fn holds(&self, epoch: u64, revision: u64) -> bool {
+        match *self {
+            Self::Any => true,
+            Self::Absent => revision == 0,
+            Self::Unchanged {
+                epoch: expected,
+                revision: at,
+            } => (expected, at) == (epoch, revision),
+        }
+    }
+}
+
 /// The role of a principal; each includes the rights of those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -319,6 +333,23 @@ pub struct AuditEntry {
     pub prev: Digest,
     /// Its hash.
     pub hash: Digest,
+}
+
+impl AuditEntry {
+    /// Its texts, in the order of the hash and of the columns.
+    pub fn texts(&self) -> [&String; 9] {
+        [
+            &self.actor,
+            &self.via,
+            &self.address,
+            &self.request,
+            &self.action,
+            &self.target,
+            &self.reason,
+            &self.before,
+            &self.after,
+        ]
+    }
 }
 
 impl Digest {

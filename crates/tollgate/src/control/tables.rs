@@ -177,10 +177,7 @@ impl RowTables {
     pub(super) fn amended(&self, rules: &RuleSet) -> (RuleSet, Vec<RowEdit>, Vec<RowProblem>) {
         let (rows, attributes): (Vec<RowEdit>, Vec<AttributeEdit>) = {
             let tables = self.read();
-            let rows = tables
-                .rows
-                .values()
-                .map(|row| row_edit(&row.domain, &row.rule, &row.subject, Some(&row.terms)));
+            let rows = tables.rows.values().map(OverrideRow::edit);
             (rows.collect(), tables.attributes.values().map(attribute_edit).collect())
         };
         if rows.is_empty() && attributes.is_empty() {
@@ -306,17 +303,17 @@ impl Tables {
     }
 }
 
+impl OverrideRow {
+    /// The edit that sets it.
+    pub(crate) fn edit(&self) -> RowEdit {
+        row_edit(&self.domain, &self.rule, &self.subject, Some(&self.terms))
+    }
+}
+
 /// The edit that sets a row, or deletes it where there are no terms.
 pub(super) fn row_edit(domain: &str, rule: &str, subject: &SubjectValues, terms: Option<&str>) -> RowEdit {
-    RowEdit {
-        domain: domain.into(),
-        rule: rule.into(),
-        subject: subject
-            .iter()
-            .map(|(name, value)| (name.as_str().into(), value.as_str().into()))
-            .collect(),
-        terms: terms.map(Into::into),
-    }
+    let subject = subject.iter().map(|(name, value)| (&**name, &**value));
+    RowEdit::new(domain, rule, subject, terms)
 }
 
 fn attribute_edit(attribute: &SubjectAttribute) -> AttributeEdit {

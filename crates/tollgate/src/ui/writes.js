@@ -178,4 +178,30 @@ export function importDialog({ title, path, columns, example }) {
   return new Promise((resolve) => (close = resolve));
 }
 
+/** The buttons of a row that can be changed. @param {string} name @param {() => void} edit @param {() => void} remove */
+export function rowActions(name, edit, remove) {
+  const named = (/** @type {string} */ label, /** @type {() => void} */ act) => {
+    const made = button(label, act, { kind: "quiet", small: true });
+    made.setAttribute("aria-label", `${label} ${name}`);
+    return made;
+  };
+  return h("span", { class: "row-actions" }, named("Edit", edit), named("Delete", remove));
+}
+
+/** The buttons of a row that is being changed. @param {() => void} save @param {() => void} cancel */
+export function editActions(save, cancel) {
+  return h("span", { class: "row-actions" }, button("Save", save, { kind: "primary", small: true }), button("Cancel", cancel, { kind: "quiet", small: true }));
+}
+
+/** Saves the changed row of a list by Enter, and leaves it by Escape. @param {HTMLElement} list @param {() => void} cancel */
+export function editByKeys(list, cancel) {
+  list.addEventListener("keydown", (event) => {
+    /** @type {HTMLElement | null} */
+    const save = list.querySelector("tr.edited .primary");
+    if (!save || !(event.target instanceof HTMLInputElement)) return;
+    if (event.key === "Enter") save.click();
+    if (event.key === "Escape") cancel();
+  });
+}
+
 const IMPORT_BYTES_MAX = 16 * 1024 * 1024;

@@ -16,13 +16,18 @@ use tollgate_test_kit::eventually;
 use tollgate_test_kit::http::Answer;
 use tollgate_test_kit::postgres::Postgres;
 
-#[test]
-fn while_the_database_is_away_reads_answer_writes_are_refused_and_a_forget_is_audited_later() {
-    // Of its own: it is frozen.
+/// A server over a PostgreSQL of its own, which can be frozen; and the entity tag of its rule.
+fn with_a_row_and_a_rule() -> (Arc<Postgres>, AdminServer, String) {
     let postgres = Arc::new(Postgres::start());
     let server = AdminServer::over(&Storage::Postgres(Arc::clone(&postgres)));
     set_row(&server, "m_1", "5/min");
     let tag = add_rule(&server);
+    (postgres, server, tag)
+}
+
+#[test]
+fn while_the_database_is_away_reads_answer_writes_are_refused_and_a_forget_is_audited_later() {
+    let (postgres, server, tag) = with_a_row_and_a_rule();
     let user = json!({ "name": "anna", "role": "operator", "password": PASSWORD });
     server.by_admin("POST", "/v1/users").json(&user).expect(201);
     let cookie = login(&server, "anna");
@@ -84,10 +89,7 @@ fn while_the_database_is_away_reads_answer_writes_are_refused_and_a_forget_is_au
 
 #[test]
 fn all_calls_of_a_write_share_the_deadline_of_one() {
-    let postgres = Arc::new(Postgres::start());
-    let server = AdminServer::over(&Storage::Postgres(Arc::clone(&postgres)));
-    set_row(&server, "m_1", "5/min");
-    let tag = add_rule(&server);
+    let (postgres, server, tag) = with_a_row_and_a_rule();
     postgres.freeze();
     // Each reads the item before it writes it: the time of two calls passed until it was refused.
     let put_row = server

@@ -5,23 +5,14 @@ use crate::rules::add_rule;
 use crate::tables::set_row;
 use serde_json::{Value, json};
 use tollgate::server::telemetry::Protocol;
-use tollgate_limiter::core::Cost;
-use tollgate_limiter::core::rules::{Attempt, Attribute};
+use tollgate_limiter::core::testing::rules::{attempt, attributes};
 use tollgate_test_kit::eventually;
 
 /// Checks `m_1` once. 1 if it is allowed.
 fn used(server: &AdminServer) -> u64 {
-    let attributes = [Attribute {
-        name: "merchant",
-        value: b"m_1",
-    }];
-    let attempt = Attempt {
-        domain: Attempt::DOMAIN,
-        attributes: &attributes,
-        cost: Cost::ONE,
-    };
+    let attributes = attributes(&["merchant=m_1"]);
     let snapshot = server.gate.snapshot(Protocol::Http);
-    let result = server.runtime.block_on(snapshot.check(&attempt));
+    let result = server.runtime.block_on(snapshot.check(&attempt(&attributes)));
     result.verdict.allowed.into()
 }
 

@@ -109,6 +109,15 @@ pub(crate) fn broken(node: &mut Node) -> f64 {
     (panics + usize::from(!node.is_alive())) as f64
 }
 
+/// The measurements of a row that all these nodes have to survive.
+pub(crate) fn survived<'n>(
+    mut measurements: Measurements,
+    nodes: impl IntoIterator<Item = &'n mut Node>,
+) -> Measurements {
+    measurements.none("panics and dead nodes", nodes.into_iter().map(broken).sum());
+    measurements
+}
+
 /// Whether a key that lives on for so many milliseconds does so for longer than a minute and two windows.
 pub(crate) const fn is_too_long(life_ms: i64) -> bool {
     life_ms > TTL_MAX_MS

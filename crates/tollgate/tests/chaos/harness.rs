@@ -267,6 +267,19 @@ impl LoadResult {
         all.get(index).copied().map(Duration::from_micros)
     }
 
+    /// No request failed, and the p99 in a stretch keeps the bound that `bound` makes of the one before it.
+    pub(crate) fn undisturbed(
+        &self,
+        measurements: &mut Measurements,
+        (failed, p99): (&str, &str),
+        (from_us, to_us): (u64, u64),
+        bound: impl FnOnce(Duration) -> Duration,
+    ) {
+        measurements.none(failed, self.failed());
+        let before = self.latency(0.99, SETTLED_US, from_us).unwrap_or_default();
+        measurements.latency_at_most(p99, self.latency(0.99, from_us, to_us), bound(before));
+    }
+
     pub(crate) fn end_us(&self) -> u64 {
         self.samples.last().map_or(0, |sample| sample.received_us + 1)
     }
@@ -418,4 +431,6 @@ pub(crate) fn pause(time: Duration) {
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 const POLLS: u32 = 3_000;
 const WINDOW_US: u64 = 200_000;
+/// Connections are open from then on.
+const SETTLED_US: u64 = 200_000;
 const STEP_US: u64 = 20_000;

@@ -216,16 +216,20 @@ impl Fleet {
     }
 }
 
+/// A fleet whose user has the rights that the documentation names, and those that it adds for a case.
+fn documented_fleet(servers: &[Server], kind: ServerKind, url: &str, (more, case): (&str, &str)) -> Fleet {
+    assert!(DOCS.contains(&format!("`{more}` {case}")));
+    for server in servers {
+        allow(server, kind, more);
+    }
+    Fleet::over(&as_user(url))
+}
+
 #[test]
 fn changes_go_on_while_sentinels_replace_the_primary() {
-    const MORE: &str = "+role";
-    assert!(DOCS.contains(&format!("`{MORE}` with sentinels")));
     let kind = ServerKind::Redis70;
     let mut group = SentinelGroup::start(kind);
-    for server in &group.servers {
-        allow(server, kind, MORE);
-    }
-    let mut fleet = Fleet::over(&as_user(&group.url()));
+    let mut fleet = documented_fleet(&group.servers, kind, &group.url(), ("+role", "with sentinels"));
     let old = group.primary_port();
     fleet.write(10);
     group.servers[0].kill();
@@ -244,14 +248,10 @@ fn changes_go_on_while_sentinels_replace_the_primary() {
 
 #[test]
 fn changes_go_on_while_a_replica_of_a_cluster_takes_over() {
-    const MORE: &str = "+cluster|nodes +asking";
-    assert!(DOCS.contains(&format!("`{MORE}` with a cluster")));
     let kind = ServerKind::Valkey;
     let mut cluster = Cluster::start(kind);
-    for server in &cluster.servers {
-        allow(server, kind, MORE);
-    }
-    let mut fleet = Fleet::over(&as_user(&cluster.url()));
+    let more = ("+cluster|nodes +asking", "with a cluster");
+    let mut fleet = documented_fleet(&cluster.servers, kind, &cluster.url(), more);
     let slot = cluster.command(0, "CLUSTER KEYSLOT tg:{cfg}:head").expect("a slot");
     let owner = slot.parse::<usize>().expect("a number") * 3 / 16_384;
     let replica = owner + 3;

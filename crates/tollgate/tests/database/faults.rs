@@ -9,6 +9,13 @@ use tollgate_test_kit::postgres::Postgres;
 /// The deadline of a call, with some time for a busy machine.
 const DEADLINE: Duration = Duration::from_millis(2_900);
 
+/// A server that is stopped, and a database on it.
+fn own_postgres() -> (Postgres, Storage) {
+    let server = Postgres::start();
+    let storage = Storage::postgres_at(server.create_database());
+    (server, storage)
+}
+
 #[test]
 fn a_file_locked_by_another_program_is_unavailable_for_writes_only() {
     let storage = Storage::sqlite();
@@ -30,8 +37,7 @@ fn a_file_locked_by_another_program_is_unavailable_for_writes_only() {
 
 #[test]
 fn a_frozen_server_is_unavailable_until_it_answers_again() {
-    let server = Postgres::start();
-    let storage = Storage::postgres_at(server.create_database());
+    let (server, storage) = own_postgres();
     with_row(&storage, async |database| {
         server.freeze();
         let started = Instant::now();
@@ -103,8 +109,7 @@ fn a_locked_table_is_unavailability() {
 
 #[test]
 fn a_server_that_vanished_does_not_keep_the_connections() {
-    let mut server = Postgres::start();
-    let storage = Storage::postgres_at(server.create_database());
+    let (mut server, storage) = own_postgres();
     with_row(&storage, async |database| {
         server.freeze();
         // More than there are connections.
@@ -124,8 +129,7 @@ fn a_server_that_vanished_does_not_keep_the_connections() {
 
 #[test]
 fn those_who_listen_are_woken_after_the_server_was_away() {
-    let mut server = Postgres::start();
-    let storage = Storage::postgres_at(server.create_database());
+    let (mut server, storage) = own_postgres();
     with_row(&storage, async |_| {
         let listening = storage.open();
         let mut hints = listening.listen();

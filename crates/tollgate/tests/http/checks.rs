@@ -287,12 +287,7 @@ fn an_explanation_names_the_row_and_the_origin_of_derived_attributes() {
     server
         .gate
         .install_rules(server.gate.active_rules().with_derived(derived.into()));
-    let row = RowEdit {
-        domain: "default".into(),
-        rule: "plan".into(),
-        subject: [("tier".into(), "gold".into()), ("user".into(), "a".into())].into(),
-        terms: Some("7/min".into()),
-    };
+    let row = RowEdit::new("default", "plan", [("tier", "gold"), ("user", "a")], Some("7/min"));
     let gold = |user: &str| AttributeEdit {
         source: "user".into(),
         subject: user.into(),

@@ -2,7 +2,7 @@
 
 use tollgate::server::http::{Dialects, HttpSettings, RetryAfter, RetryAfterFormat};
 use tollgate_limiter::core::Micros;
-use tollgate_test_kit::http::{Answer, HttpServer, settings};
+use tollgate_test_kit::http::{Answer, Client, HttpServer, settings};
 
 const API: &str = "- { id: api, algorithm: sliding_log, limit: 100/min }\n";
 
@@ -214,20 +214,26 @@ fn by_default_a_denial_is_what_the_documentation_shows() {
     );
 }
 
-/// `Retry-After` of a denial that has 17 s to wait, in a form and with a jitter.
-fn retry_after(format: RetryAfterFormat, jitter_ppm: u32) -> Option<String> {
+/// A server whose only limit is used up, with 17 s to wait, and `Retry-After` in this form.
+fn exhausted(retry_after: RetryAfter) -> (HttpServer, Client) {
     let settings = HttpSettings {
-        retry_after: RetryAfter {
-            jitter_ppm,
-            format,
-            ..RetryAfter::default()
-        },
+        retry_after,
         ..settings()
     };
     let server = HttpServer::start_with(API, settings);
     let mut client = server.connect();
     client.check_cost("", 100);
     server.clock.advance(Micros::from_secs(43));
+    (server, client)
+}
+
+/// `Retry-After` of a denial that has 17 s to wait, in a form and with a jitter.
+fn retry_after(format: RetryAfterFormat, jitter_ppm: u32) -> Option<String> {
+    let (_server, mut client) = exhausted(RetryAfter {
+        jitter_ppm,
+        format,
+        ..RetryAfter::default()
+    });
     client.check("").header("retry-after").map(str::to_owned)
 }
 
@@ -242,17 +248,10 @@ fn retry_after_is_seconds_a_date_or_nothing() {
 
 #[test]
 fn only_retry_after_is_jittered() {
-    let settings = HttpSettings {
-        retry_after: RetryAfter {
-            jitter_ppm: 1_000_000,
-            ..RetryAfter::default()
-        },
-        ..settings()
-    };
-    let server = HttpServer::start_with(API, settings);
-    let mut client = server.connect();
-    client.check_cost("", 100);
-    server.clock.advance(Micros::from_secs(43));
+    let (_server, mut client) = exhausted(RetryAfter {
+        jitter_ppm: 1_000_000,
+        ..RetryAfter::default()
+    });
     let mut waits: Vec<u64> = Vec::new();
     for _ in 0..200 {
         let answer = client.check("");

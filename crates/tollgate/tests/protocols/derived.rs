@@ -5,6 +5,7 @@ use crate::server::TestServer;
 use std::sync::Arc;
 use tollgate::server::headers::Dialects;
 use tollgate_limiter::core::rules::{AttributeEdit, DerivedAttribute, EditProblems, RowEdit};
+use tollgate_limiter::core::testing::rules::derived;
 use tollgate_limiter::store::memory::Memory;
 use tollgate_test_kit::rule_set;
 
@@ -15,10 +16,8 @@ const RULES: &str = "
 /// Starts a server that derives `tier` from `user`: `known` is gold, `vip` has a row for gold subjects.
 fn server(default: Option<&str>, accept_caller: bool) -> TestServer {
     let tier = DerivedAttribute {
-        name: "tier".into(),
-        from: "user".into(),
-        default: default.map(Box::from),
         accept_caller,
+        ..derived("tier", "user", default)
     };
     let rules = rule_set(RULES).with_derived([tier].into());
     let store = || Arc::new(Memory::default()).into();
@@ -30,12 +29,7 @@ fn server(default: Option<&str>, accept_caller: bool) -> TestServer {
         value: Some("gold".into()),
     };
     // A row may name a derived attribute.
-    let row = RowEdit {
-        domain: "default".into(),
-        rule: "plan".into(),
-        subject: [("tier".into(), "gold".into()), ("user".into(), "vip".into())].into(),
-        terms: Some("50/day".into()),
-    };
+    let row = RowEdit::new("default", "plan", [("tier", "gold"), ("user", "vip")], Some("50/day"));
     let problems = server.gate.amend_rules(&[row], &[gold("known"), gold("vip")]);
     assert_eq!(problems, EditProblems::default());
     server

@@ -1,6 +1,6 @@
 //! Parser of a rule's cost: a number, an attribute, or a list of cases.
 
-use super::{RulesParser, parse_name};
+use super::{RulesParser, check_count, parse_name};
 use crate::decision::Cost;
 use crate::problem::Problems;
 use crate::rules::model::{CostCase, CostCases, CostSource};
@@ -21,14 +21,12 @@ impl RulesParser {
         let NodeKind::List(items) = &node.kind else {
             return parse_plain_cost(node, &mut self.problems);
         };
-        if items.is_empty() || items.len() > CASES_MAX {
-            self.problems.error_with(
-                &node.location,
+        check_count(items.len(), CASES_MAX, &node.location, &mut self.problems, || {
+            (
                 format!("a cost is a list of {} entries", items.len()),
                 format!("give one to {CASES_MAX}: `{EXAMPLE}`"),
-            );
-            return None;
-        }
+            )
+        })?;
         let errors = self.problems.error_count();
         let mut cases = Vec::with_capacity(items.len());
         let mut default = None;

@@ -1,6 +1,7 @@
 //! Parser of a rule's limits: the default, those by an attribute, and overrides of single subjects.
 
 use super::algorithm::{AlgorithmOptions, ParsedLimit};
+use super::check_count;
 use crate::limit::Limit;
 use crate::problem::{Location, Problem, Problems};
 use crate::quantity::{Period, parse_quota};
@@ -148,14 +149,12 @@ impl LimitsParser<'_, '_> {
                 }
             });
         };
-        if items.is_empty() || items.len() > WINDOWS_MAX {
-            self.problems.error_with(
-                &node.location,
+        check_count(items.len(), WINDOWS_MAX, &node.location, self.problems, || {
+            (
                 format!("a limit is a list of {} windows", items.len()),
                 format!("give one to {WINDOWS_MAX}: `[10/s, 100/min]`"),
-            );
-            return None;
-        }
+            )
+        })?;
         let mut windows: Vec<Window> = Vec::with_capacity(items.len());
         let mut seen: Vec<(Period, &Location)> = Vec::with_capacity(items.len());
         for item in items {
@@ -255,14 +254,12 @@ impl LimitsParser<'_, '_> {
                 "add one: `{ merchant: m_42, limit: 20000/min }`",
             );
         }
-        if subjects.is_empty() || subjects.len() > ATTRIBUTES_MAX {
-            self.problems.error_with(
-                &item.location,
+        check_count(subjects.len(), ATTRIBUTES_MAX, &item.location, self.problems, || {
+            (
                 format!("an override names {} attributes", subjects.len()),
                 format!("name one to {ATTRIBUTES_MAX}: `{{ merchant: m_42, limit: 20000/min }}`"),
-            );
-            return None;
-        }
+            )
+        })?;
         subjects.sort_unstable_by_key(|(key, _)| &key.text);
         Some((subjects, limit?))
     }

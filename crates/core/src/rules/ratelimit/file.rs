@@ -122,7 +122,7 @@ impl DescriptorFiles {
     }
 
     fn parse_level(&mut self, level: &mut DescriptorLevel, fields: &Fields<'_>, parent: &str) {
-        let Some(node) = fields.find("descriptors").filter(|node| !node.is_null()) else {
+        let Some(node) = fields.value("descriptors") else {
             return;
         };
         let list = |problems: &mut Problems| node.list("a list of descriptors", problems);
@@ -172,7 +172,7 @@ impl DescriptorFiles {
             let hint = "put a star into the value, or remove `share_threshold`";
             self.problems.error_with(&node.location, text, hint);
         }
-        let limit = fields.find("rate_limit").filter(|node| !node.is_null());
+        let limit = fields.value("rate_limit");
         let limit = limit.and_then(|node| self.parse_limit(node, &fields));
         let mut children = DescriptorLevel::default();
         self.parse_level(&mut children, &fields, &path);
@@ -256,7 +256,7 @@ impl DescriptorFiles {
     }
 
     fn parse_requests(&mut self, fields: &Fields<'_>) -> Option<u32> {
-        match fields.find("requests_per_unit").filter(|node| !node.is_null()) {
+        match fields.value("requests_per_unit") {
             // A missing number is zero, hence a ban.
             None => Some(0),
             Some(node) => {
@@ -273,7 +273,7 @@ impl DescriptorFiles {
     }
 
     fn parse_replaces(&mut self, fields: &Fields<'_>, own_name: &str) -> Box<[Box<str>]> {
-        let Some(node) = fields.find("replaces").filter(|node| !node.is_null()) else {
+        let Some(node) = fields.value("replaces") else {
             return Box::default();
         };
         let list = |problems: &mut Problems| node.list("a list of names", problems);
@@ -302,7 +302,7 @@ impl DescriptorFiles {
     }
 
     fn parse_metadata(&mut self, fields: &Fields<'_>) -> Option<Node> {
-        let node = fields.find("metadata").filter(|node| !node.is_null())?;
+        let node = fields.value("metadata")?;
         if !matches!(node.kind, NodeKind::Map(_)) {
             let what = "`metadata`, which is a map";
             read_value(&mut self.problems, |problems| {
@@ -314,7 +314,7 @@ impl DescriptorFiles {
     }
 
     fn parse_flag(&mut self, fields: &Fields<'_>, key: &str) -> bool {
-        let node = fields.find(key).filter(|node| !node.is_null());
+        let node = fields.value(key);
         let flag = |node: &Node| match node.scalar().and_then(go_scalar::parse_bool) {
             Some(flag) => Some(flag),
             None => read_value(&mut self.problems, |problems| node.flag(problems)),

@@ -17,15 +17,7 @@ rules:
 ";
 
 fn edit(rule: &str, subject: &[(&str, &str)], terms: Option<&str>) -> RowEdit {
-    RowEdit {
-        domain: Attempt::DOMAIN.into(),
-        rule: rule.into(),
-        subject: subject
-            .iter()
-            .map(|&(name, value)| (name.into(), value.into()))
-            .collect(),
-        terms: terms.map(Box::from),
-    }
+    RowEdit::new(Attempt::DOMAIN, rule, subject.iter().copied(), terms)
 }
 
 fn attempt<'a>(attributes: &'a [Attribute<'a>]) -> Attempt<'a> {

@@ -267,6 +267,11 @@ impl<'n> Fields<'n> {
         self.entry(key).map(|(_, value)| value)
     }
 
+    /// The value under a key, unless it is null.
+    pub fn value(&self, key: &str) -> Option<&'n Node> {
+        self.find(key).filter(|node| !node.is_null())
+    }
+
     /// The key and its value, if present.
     pub fn entry(&self, key: &str) -> Option<(&'n MapKey, &'n Node)> {
         self.entries.iter().find(|(known, _)| *known.text == *key).copied()

@@ -154,16 +154,10 @@ impl Outbox {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::alerts::{WebhookSecret, WebhookUrl};
 
     #[test]
     fn messages_that_wait_are_bounded_and_the_newest_stay() {
-        let webhook = Webhook {
-            name: "ops".into(),
-            url: WebhookUrl::parse("https://hooks.example/", false).expect("a URL"),
-            secret: WebhookSecret::new("0123456789abcdef").expect("long enough"),
-            allow_private: false,
-        };
+        let webhook = Webhook::sample("https://hooks.example/", "0123456789abcdef");
         let metrics = Arc::new(AlertMetrics::default());
         let outbox = Outbox::new(webhook, Arc::clone(&metrics));
         for number in 1..=100 {

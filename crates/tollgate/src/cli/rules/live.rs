@@ -97,19 +97,7 @@ fn compile(files: &[SetFile]) -> Result<(RuleSet, Vec<Problem>), Vec<Problem>> {
 
 /// The rows that the rules cannot have. Rows of other rules, such as those of files, are left to their servers.
 fn row_problems(rules: &RuleSet, rows: &[OverrideRow]) -> Vec<String> {
-    let edits: Vec<RowEdit> = rows
-        .iter()
-        .map(|row| RowEdit {
-            domain: row.domain.as_str().into(),
-            rule: row.rule.as_str().into(),
-            subject: row
-                .subject
-                .iter()
-                .map(|(name, value)| (name.as_str().into(), value.as_str().into()))
-                .collect(),
-            terms: Some(row.terms.as_str().into()),
-        })
-        .collect();
+    let edits: Vec<RowEdit> = rows.iter().map(OverrideRow::edit).collect();
     let (_, problems) = rules.amend(&edits);
     let text = |index: usize| {
         rows.get(index)

@@ -88,7 +88,7 @@ impl SettingsReader<'_> {
         let Some(fields) = node.fields("`counters` of `envoy_rules`", &COUNTERS, &mut self.problems) else {
             return counters;
         };
-        let find = |key| fields.find(key).filter(|node: &&Node| !node.is_null());
+        let find = |key| fields.value(key);
         let problems = &mut self.problems;
         if let Some(prefix) = find("prefix").and_then(|node| node.read("a prefix of keys", prefix, problems)) {
             counters.prefix = prefix;
@@ -109,7 +109,7 @@ impl SettingsReader<'_> {
     }
 
     fn per_second(&mut self, fields: &Fields<'_>) -> Option<Box<RedisSettings>> {
-        let node = fields.find("per_second").filter(|node| !node.is_null())?;
+        let node = fields.value("per_second")?;
         match self.store(Some(node)) {
             StoreSettings::Redis(second) => Some(Box::new(second)),
             StoreSettings::Memory(_) => {

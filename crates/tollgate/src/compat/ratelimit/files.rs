@@ -85,7 +85,7 @@ fn headers(node: &Node, problems: &mut Problems) -> Option<HeaderNames> {
     };
     let fields = node.fields("`response_headers`", &HEADER_KEYS, problems)?;
     let mut name = |key, default: String| {
-        let Some(node) = fields.find(key).filter(|node| !node.is_null()) else {
+        let Some(node) = fields.value(key) else {
             return Some(default);
         };
         let name = node.read("the name of a header", header_name, problems)?;

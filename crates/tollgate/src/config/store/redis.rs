@@ -163,7 +163,7 @@ impl StoreTls {
 impl SettingsReader<'_> {
     fn store_tls(&mut self, node: &Node) -> Option<StoreTls> {
         let fields = node.fields("`tls` of the store", &["ca", "cert", "key"], &mut self.problems)?;
-        let find = |key| fields.find(key).filter(|node: &&Node| !node.is_null());
+        let find = |key| fields.value(key);
         let authority = find("ca").and_then(|node| self.path(node, "a file"));
         let client = match (find("cert"), find("key")) {
             (Some(certificate), Some(key)) => self.path(certificate, "a file").zip(self.path(key, "a file")),
@@ -179,7 +179,7 @@ impl SettingsReader<'_> {
 
     pub(super) fn redis(&mut self, url: String, fields: &Fields<'_>) -> RedisSettings {
         let mut redis = RedisSettings::new(url);
-        let find = |key| fields.find(key).filter(|node: &&Node| !node.is_null());
+        let find = |key| fields.value(key);
         if let Some(deadline) = find("deadline").and_then(|node| self.duration(node, DEADLINE_MAX)) {
             redis.deadline = deadline;
         }
@@ -234,7 +234,7 @@ impl SettingsReader<'_> {
 
     /// Settings for the time while the store is unavailable.
     fn failure(&mut self, redis: &mut RedisSettings, fields: &Fields<'_>) {
-        let find = |key| fields.find(key).filter(|node: &&Node| !node.is_null());
+        let find = |key| fields.value(key);
         redis.fallback.compensation_timeout = EXTRA_DECISION_TIME;
         if let Some(node) = find("decision_deadline")
             && let Some(deadline) = self.duration(node, DEADLINE_MAX)
@@ -264,7 +264,7 @@ impl SettingsReader<'_> {
         let Some(fields) = find("breaker").and_then(|node| node.fields("`breaker`", &known, problems)) else {
             return;
         };
-        let setting = |key| fields.find(key).filter(|node: &&Node| !node.is_null());
+        let setting = |key| fields.value(key);
         if let Some(node) = setting("failures")
             && let Some(failures) = node.integer("a number of failures", 1..=1_000, problems)
         {

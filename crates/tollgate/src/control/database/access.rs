@@ -7,9 +7,15 @@ pub(super) use idempotency::{KEPT_MS, committed_revision, remember, remember_com
 use super::Database;
 use super::connection::{ResultRow, parameters};
 use super::error::{DatabaseError, DatabaseResult};
+use super::query::Select;
+use super::query::record::{Column, Record as _, record};
 use super::writer::WriteRequest;
-use super::writer::ledger::{AuditDraft, Ledger};
+use super::writer::ledger::Ledger;
 use crate::control::model::{Author, Digest, Principal, PrincipalKind, Role, Session};
+use sqlx::AssertSqlSafe;
+
+/// Sessions that are listed.
+const SESSIONS_MAX: usize = 10_000;
 
 impl Database {
     /// Adds a principal.
@@ -18,7 +24,7 @@ impl Database {
     /// [`DatabaseError::Exists`] if its name or id is taken; an unavailable or full database.
     pub async fn add_principal(&self, principal: Principal, author: &Author) -> DatabaseResult<()> {
         let request = WriteRequest::AddPrincipal(Box::new(principal), author.clone());
-        self.write(request).await?.done()
+        self.change(request).await
     }
 
     /// Adds the first principal.
@@ -27,7 +33,7 @@ impl Database {
     /// [`DatabaseError::Exists`] if there is any principal; an unavailable or full database.
     pub async fn add_first_principal(&self, principal: Principal, author: &Author) -> DatabaseResult<()> {
         let request = WriteRequest::AddFirstPrincipal(Box::new(principal), author.clone());
-        self.write(request).await?.done()
+        self.change(request).await
     }
 
     /// Disables a principal and ends its sessions.
@@ -36,7 +42,7 @@ impl Database {
     /// [`DatabaseError::Missing`] if there is no enabled principal with this id; an unavailable or full database.
     pub async fn disable_principal(&self, id: &str, author: &Author) -> DatabaseResult<()> {
         let request = WriteRequest::DisablePrincipal(id.to_owned(), author.clone());
-        self.write(request).await?.done()
+        self.change(request).await
     }
 
     /// Records the last use of a principal.
@@ -44,9 +50,7 @@ impl Database {
     /// # Errors
     /// An unavailable or full database.
     pub async fn touch_principal(&self, id: &str, at: u64) -> DatabaseResult<()> {
-        self.write(WriteRequest::TouchPrincipal(id.to_owned(), at))
-            .await?
-            .done()
+        self.change(WriteRequest::TouchPrincipal(id.to_owned(), at)).await
     }
 
     /// Returns all principals, by name.
@@ -54,10 +58,8 @@ impl Database {
     /// # Errors
     /// An unavailable or damaged database.
     pub async fn principals(&self) -> DatabaseResult<Vec<Principal>> {
-        let sql =
-            "SELECT id, kind, name, role, domains, secret, created_at, created_by, expires_at, seen_at, disabled_at
-                   FROM principal ORDER BY name";
-        self.list(sql, &[], principal_of).await
+        let sql = format!("{} ORDER BY name", Principal::select());
+        self.records((sql, Vec::new())).await
     }
 
     /// True if there is any principal, enabled or not.
@@ -74,10 +76,7 @@ impl Database {
     /// # Errors
     /// An unavailable or damaged database.
     pub async fn principal_by_name(&self, name: &str) -> DatabaseResult<Option<Principal>> {
-        let sql =
-            "SELECT id, kind, name, role, domains, secret, created_at, created_by, expires_at, seen_at, disabled_at
-                   FROM principal WHERE name = $1";
-        Ok(self.list(sql, parameters![name], principal_of).await?.pop())
+        self.record_where("name = ", name, "name").await
     }
 
     /// Returns the principal with this id.
@@ -85,10 +84,7 @@ impl Database {
     /// # Errors
     /// An unavailable or damaged database.
     pub async fn principal_by_id(&self, id: &str) -> DatabaseResult<Option<Principal>> {
-        let sql =
-            "SELECT id, kind, name, role, domains, secret, created_at, created_by, expires_at, seen_at, disabled_at
-                   FROM principal WHERE id = $1";
-        Ok(self.list(sql, parameters![id], principal_of).await?.pop())
+        self.record_where("id = ", id, "id").await
     }
 
     /// Adds a session. Audited as `login`.
@@ -97,7 +93,7 @@ impl Database {
     /// An unavailable or full database.
     pub async fn add_session(&self, session: Session, author: &Author) -> DatabaseResult<()> {
         let request = WriteRequest::AddSession(Box::new(session), author.clone());
-        self.write(request).await?.done()
+        self.change(request).await
     }
 
     /// Returns the session with this hash.
@@ -105,8 +101,7 @@ impl Database {
     /// # Errors
     /// An unavailable or damaged database.
     pub async fn session(&self, id_hash: &Digest) -> DatabaseResult<Option<Session>> {
-        let sql = "SELECT id_hash, principal, created_at, seen_at, expires_at, address FROM session WHERE id_hash = $1";
-        Ok(self.list(sql, parameters![id_hash], session_of).await?.pop())
+        self.record_where("id_hash = ", id_hash, "id_hash").await
     }
 
     /// Returns all sessions, the newest first.
@@ -114,9 +109,9 @@ impl Database {
     /// # Errors
     /// An unavailable or damaged database.
     pub async fn sessions(&self) -> DatabaseResult<Vec<Session>> {
-        let sql = "SELECT id_hash, principal, created_at, seen_at, expires_at, address FROM session
-                   ORDER BY created_at DESC, id_hash LIMIT 10000";
-        self.list(sql, &[], session_of).await
+        let select = Select::records::<Session>();
+        self.records(select.order_by("created_at DESC, id_hash", SESSIONS_MAX))
+            .await
     }
 
     /// Records the last request of a session.
@@ -124,7 +119,7 @@ impl Database {
     /// # Errors
     /// An unavailable or full database.
     pub async fn touch_session(&self, id_hash: &Digest, at: u64) -> DatabaseResult<()> {
-        self.write(WriteRequest::TouchSession(*id_hash, at)).await?.done()
+        self.change(WriteRequest::TouchSession(*id_hash, at)).await
     }
 
     /// Ends a session. Audited as `logout`.
@@ -133,7 +128,7 @@ impl Database {
     /// [`DatabaseError::Missing`] if it does not exist; an unavailable or full database.
     pub async fn delete_session(&self, id_hash: &Digest, author: &Author) -> DatabaseResult<()> {
         let request = WriteRequest::DeleteSession(*id_hash, author.clone());
-        self.write(request).await?.done()
+        self.change(request).await
     }
 
     /// Ends all sessions of a principal and returns their number.
@@ -185,7 +180,9 @@ pub(super) async fn add_principal(ledger: &mut Ledger, principal: &Principal, au
     let after = serde_json::json!({
         "id": principal.id, "role": principal.role, "domains": principal.domains, "expires_at": principal.expires_at,
     });
-    audit(ledger, author, &action, &principal.name, ("", &after.to_string())).await
+    ledger
+        .note(author, &action, &principal.name, ("", &after.to_string()))
+        .await
 }
 
 pub(super) async fn add_first_principal(
@@ -206,12 +203,11 @@ pub(super) async fn add_first_principal(
 
 pub(super) async fn disable_principal(ledger: &mut Ledger, id: &str, author: &Author) -> DatabaseResult<()> {
     ledger.head().await?;
-    let sql = "SELECT id, kind, name, role, domains, secret, created_at, created_by, expires_at, seen_at, disabled_at
-               FROM principal WHERE id = $1 AND disabled_at = 0";
-    let Some(row) = ledger.connection.fetch_one(sql, parameters![id]).await? else {
+    let sql = format!("{} WHERE id = $1 AND disabled_at = 0", Principal::select());
+    let Some(row) = ledger.connection.fetch_one(AssertSqlSafe(sql), parameters![id]).await? else {
         return Err(DatabaseError::Missing(format!("an enabled principal {id}")));
     };
-    let principal = principal_of(&row)?;
+    let principal = Principal::read(&row)?;
     let now = ledger.now;
     ledger
         .connection
@@ -228,7 +224,7 @@ pub(super) async fn disable_principal(ledger: &mut Ledger, id: &str, author: &Au
         PrincipalKind::User => "user.disable",
         PrincipalKind::Token => "token.revoke",
     };
-    audit(ledger, author, action, &principal.name, ("", "")).await
+    ledger.note(author, action, &principal.name, ("", "")).await
 }
 
 pub(super) async fn touch_principal(ledger: &mut Ledger, id: &str, at: u64) -> DatabaseResult<()> {
@@ -252,7 +248,7 @@ pub(super) async fn add_session(ledger: &mut Ledger, session: &Session, author: 
             ],
         )
         .await?;
-    audit(ledger, author, "login", &author.actor, ("", "")).await
+    ledger.note(author, "login", &author.actor, ("", "")).await
 }
 
 pub(super) async fn touch_session(ledger: &mut Ledger, id_hash: &Digest, at: u64) -> DatabaseResult<()> {
@@ -266,73 +262,45 @@ pub(super) async fn delete_session(ledger: &mut Ledger, id_hash: &Digest, author
     if ledger.connection.execute(sql, parameters![id_hash]).await? == 0 {
         return Err(DatabaseError::Missing("the session".to_owned()));
     }
-    audit(ledger, author, "logout", &author.actor, ("", "")).await
+    ledger.note(author, "logout", &author.actor, ("", "")).await
 }
 
 pub(super) async fn delete_sessions_of(ledger: &mut Ledger, principal: &str, author: &Author) -> DatabaseResult<u64> {
     let sql = "DELETE FROM session WHERE principal = $1";
     let count = ledger.connection.execute(sql, parameters![principal]).await?;
     if count > 0 {
-        audit(ledger, author, "session.delete", principal, ("", &count.to_string())).await?;
+        ledger
+            .note(author, "session.delete", principal, ("", &count.to_string()))
+            .await?;
     }
     Ok(count)
 }
 
-async fn audit(
-    ledger: &mut Ledger,
-    author: &Author,
-    action: &str,
-    target: &str,
-    (before, after): (&str, &str),
-) -> DatabaseResult<()> {
-    ledger
-        .audit(AuditDraft {
-            author,
-            action,
-            target,
-            before,
-            after,
-            revision: 0,
+record!(
+    Principal, "principal": id, kind, name, role, domains, secret, created_at, created_by, expires_at, seen_at, disabled_at
+);
+record!(Session, "session": id_hash, principal, created_at, seen_at, expires_at, address);
+
+impl Column for PrincipalKind {
+    fn read(row: &ResultRow, column: usize) -> DatabaseResult<Self> {
+        row.parsed(column, |name| match name {
+            "user" => Some(Self::User),
+            "token" => Some(Self::Token),
+            _ => None,
         })
-        .await?;
-    Ok(())
+    }
 }
 
-fn principal_of(row: &ResultRow) -> DatabaseResult<Principal> {
-    Ok(Principal {
-        id: row.text(0)?,
-        kind: row.parsed(1, |name| match name {
-            "user" => Some(PrincipalKind::User),
-            "token" => Some(PrincipalKind::Token),
+impl Column for Role {
+    fn read(row: &ResultRow, column: usize) -> DatabaseResult<Self> {
+        row.parsed(column, |name| match name {
+            "viewer" => Some(Self::Viewer),
+            "operator" => Some(Self::Operator),
+            "editor" => Some(Self::Editor),
+            "admin" => Some(Self::Admin),
             _ => None,
-        })?,
-        name: row.text(2)?,
-        role: row.parsed(3, |name| match name {
-            "viewer" => Some(Role::Viewer),
-            "operator" => Some(Role::Operator),
-            "editor" => Some(Role::Editor),
-            "admin" => Some(Role::Admin),
-            _ => None,
-        })?,
-        domains: row.parsed(4, |text| serde_json::from_str(text).ok())?,
-        secret: row.text(5)?,
-        created_at: row.number(6)?,
-        created_by: row.text(7)?,
-        expires_at: row.number(8)?,
-        seen_at: row.number(9)?,
-        disabled_at: row.number(10)?,
-    })
-}
-
-fn session_of(row: &ResultRow) -> DatabaseResult<Session> {
-    Ok(Session {
-        id_hash: row.parsed(0, Digest::parse)?,
-        principal: row.text(1)?,
-        created_at: row.number(2)?,
-        seen_at: row.number(3)?,
-        expires_at: row.number(4)?,
-        address: row.text(5)?,
-    })
+        })
+    }
 }
 
 const fn kind_name(kind: PrincipalKind) -> &'static str {

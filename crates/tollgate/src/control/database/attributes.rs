@@ -1,12 +1,11 @@
 //! Subject attributes: lists, look-ups, and the statements of a commit.
 
 use super::Database;
-use super::connection::{Connection, Parameter, ResultRow, parameters};
-use super::error::{DatabaseError, DatabaseResult};
-use super::query::{LISTED_PARAMETERS, PARAMETERS, Select, contains, one_of_keys, value_rows};
+use super::connection::{Connection, Parameter};
+use super::error::DatabaseResult;
+use super::query::record::{KeyText, KeyedRecord, record};
+use super::query::{LISTED_PARAMETERS, Select, contains, value_rows};
 use super::requests::{AttributeFilter, AttributeKey};
-use super::rows::key_parameters;
-use super::writer::ledger::ITEMS_MAX;
 use crate::control::model::SubjectAttribute;
 use sqlx::AssertSqlSafe;
 
@@ -21,7 +20,7 @@ impl Database {
         after: Option<&AttributeKey>,
         limit: usize,
     ) -> DatabaseResult<Vec<SubjectAttribute>> {
-        let mut select = Select::from(COLUMNS);
+        let mut select = Select::records::<SubjectAttribute>();
         if let Some(source) = &filter.source {
             select.and("source = ", source);
         }
@@ -37,8 +36,7 @@ impl Database {
                 &[(&key.source).into(), (&key.subject).into(), (&key.name).into()],
             );
         }
-        let (sql, parameters) = select.order_by("source, subject, name", limit);
-        self.list(AssertSqlSafe(sql), &parameters, attribute_of).await
+        self.records(select.order_by("source, subject, name", limit)).await
     }
 
     /// Returns one attribute.
@@ -46,55 +44,18 @@ impl Database {
     /// # Errors
     /// An unavailable or damaged database.
     pub async fn attribute(&self, key: &AttributeKey) -> DatabaseResult<Option<SubjectAttribute>> {
-        let mut select = Select::from(COLUMNS);
+        let mut select = Select::records::<SubjectAttribute>();
         select.and("source = ", &key.source);
         select.and("subject = ", &key.subject);
         select.and("name = ", &key.name);
-        let (sql, parameters) = select.order_by("name", 1);
-        Ok(self.list(AssertSqlSafe(sql), &parameters, attribute_of).await?.pop())
+        Ok(self.records(select.order_by("name", 1)).await?.pop())
     }
-}
-
-/// All attributes, by key.
-pub(super) async fn all_attributes(connection: &mut Connection) -> DatabaseResult<Vec<SubjectAttribute>> {
-    let sql =
-        "SELECT source, subject, name, value, revision, actor FROM subject_attribute ORDER BY source, subject, name
-               LIMIT $1";
-    let found = connection.fetch(sql, parameters![ITEMS_MAX + 1]).await?;
-    if found.len() as u64 > ITEMS_MAX {
-        return Err(DatabaseError::TooLarge(format!(
-            "there are more than {ITEMS_MAX} subject attributes"
-        )));
-    }
-    found.iter().map(attribute_of).collect()
-}
-
-/// The key of an attribute as the table has it: source, subject and name.
-pub(super) type AttributeKeyText<'k> = [&'k str; 3];
-
-/// The attributes with these keys.
-pub(super) async fn find_attributes(
-    connection: &mut Connection,
-    keys: &[AttributeKeyText<'_>],
-) -> DatabaseResult<Vec<SubjectAttribute>> {
-    let mut attributes = Vec::new();
-    for keys in keys.chunks(LISTED_PARAMETERS / 3) {
-        let sql = format!(
-            "WITH wanted (wanted_source, wanted_subject, wanted_name) AS (VALUES {}) {COLUMNS}
-             JOIN wanted ON source = wanted_source AND subject = wanted_subject AND name = wanted_name",
-            value_rows(connection.placeholder(), keys.len(), 3)
-        );
-        for row in connection.fetch(AssertSqlSafe(sql), &key_parameters(keys)).await? {
-            attributes.push(attribute_of(&row)?);
-        }
-    }
-    Ok(attributes)
 }
 
 /// Writes these attributes, with their values, over those with the same keys. Each key appears once.
 pub(super) async fn upsert_attributes(
     connection: &mut Connection,
-    attributes: &[(AttributeKeyText<'_>, &str)],
+    attributes: &[(KeyText<'_>, &str)],
     revision: u64,
     actor: &str,
 ) -> DatabaseResult<()> {
@@ -117,30 +78,9 @@ pub(super) async fn upsert_attributes(
     Ok(())
 }
 
-/// Deletes the attributes with these keys.
-pub(super) async fn delete_attributes(
-    connection: &mut Connection,
-    keys: &[AttributeKeyText<'_>],
-) -> DatabaseResult<()> {
-    for keys in keys.chunks(PARAMETERS / 3) {
-        let sql = format!(
-            "DELETE FROM subject_attribute WHERE {}",
-            one_of_keys(["source", "subject", "name"], keys.len())
-        );
-        connection.execute(AssertSqlSafe(sql), &key_parameters(keys)).await?;
-    }
-    Ok(())
-}
+record!(SubjectAttribute, "subject_attribute": source, subject, name, value, revision, actor);
 
-const COLUMNS: &str = "SELECT source, subject, name, value, revision, actor FROM subject_attribute";
-
-fn attribute_of(row: &ResultRow) -> DatabaseResult<SubjectAttribute> {
-    Ok(SubjectAttribute {
-        source: row.text(0)?,
-        subject: row.text(1)?,
-        name: row.text(2)?,
-        value: row.text(3)?,
-        revision: row.number(4)?,
-        actor: row.text(5)?,
-    })
+impl KeyedRecord for SubjectAttribute {
+    const KEY: [&'static str; 3] = ["source", "subject", "name"];
+    const PLURAL: &'static str = "subject attributes";
 }

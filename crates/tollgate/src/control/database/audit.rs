@@ -1,14 +1,13 @@
 //! The audit log: entries without a revision, lists, and the verification of its chain.
 
 use super::Database;
-use super::connection::{ResultRow, parameters};
 use super::error::{DatabaseError, DatabaseResult};
+use super::query::record::record;
 use super::query::{Select, begins_with};
 use super::requests::{AuditFilter, AuditProblem, AuditRecord, AuditReport, Committed};
 use super::writer::{WriteReply, WriteRequest};
 use crate::control::chain::audit_hash;
 use crate::control::model::{AuditEntry, Author, ChangeBody, Digest};
-use sqlx::AssertSqlSafe;
 use std::collections::BTreeMap;
 
 /// Entries that a verification reads at once.
@@ -47,7 +46,7 @@ impl Database {
         before: Option<u64>,
         limit: usize,
     ) -> DatabaseResult<Vec<AuditEntry>> {
-        let mut select = Select::from(COLUMNS);
+        let mut select = Select::records::<AuditEntry>();
         if let Some(before) = before {
             select.and("seq < ", before);
         }
@@ -71,8 +70,7 @@ impl Database {
         if let Some(until) = filter.until {
             select.and("at < ", until);
         }
-        let (sql, parameters) = select.order_by("seq DESC", limit);
-        self.list(AssertSqlSafe(sql), &parameters, entry_of).await
+        self.records(select.order_by("seq DESC", limit)).await
     }
 
     /// Verifies the chain of the audit log from its base to its end, and against the anchors in the log of changes.
@@ -106,10 +104,10 @@ impl Database {
         // Anchors of entries that were pruned cannot be compared any more.
         anchors.retain(|&anchored, _| anchored > seq);
         loop {
-            let sql = "SELECT seq, at, actor, via, address, request, action, target, reason, before, after, revision, prev, hash
-                       FROM audit WHERE seq > $1 ORDER BY seq LIMIT $2";
+            let mut select = Select::records::<AuditEntry>();
+            select.and("seq > ", report.last);
             // A long log takes longer than one call; each page has the time of one.
-            let page = async { self.list(sql, parameters![report.last, PAGE as u64], entry_of).await };
+            let page = self.records::<AuditEntry>(select.order_by("seq", PAGE));
             let page = super::with_shared_deadline(page).await;
             let page = match found(page)? {
                 Ok(page) => page,
@@ -203,25 +201,6 @@ fn problem_of(entry: &AuditEntry, seq: u64, end: &Digest) -> Option<&'static str
     }
 }
 
-const COLUMNS: &str =
-    "SELECT seq, at, actor, via, address, request, action, target, reason, before, after, revision, prev, hash
-     FROM audit";
-
-fn entry_of(row: &ResultRow) -> DatabaseResult<AuditEntry> {
-    Ok(AuditEntry {
-        seq: row.number(0)?,
-        at: row.number(1)?,
-        actor: row.text(2)?,
-        via: row.text(3)?,
-        address: row.text(4)?,
-        request: row.text(5)?,
-        action: row.text(6)?,
-        target: row.text(7)?,
-        reason: row.text(8)?,
-        before: row.text(9)?,
-        after: row.text(10)?,
-        revision: row.number(11)?,
-        prev: row.parsed(12, Digest::parse)?,
-        hash: row.parsed(13, Digest::parse)?,
-    })
-}
+record!(
+    AuditEntry, "audit": seq, at, actor, via, address, request, action, target, reason, before, after, revision, prev, hash
+);

@@ -2,10 +2,11 @@
 
 use super::connection::parameters;
 use super::error::{DatabaseError, DatabaseResult};
+use super::query::record;
 use super::requests::{CommitRequest, Committed, DatabaseSnapshot, IdempotencyKey};
 use super::writer::ledger::{ANCHOR, read_head};
 use super::writer::{WriteReply, WriteRequest};
-use super::{Database, LONG_DEADLINE, attributes, rows, versions, within, within_deadline};
+use super::{Database, LONG_DEADLINE, versions, within, within_deadline};
 use crate::control::chain::{change_text, next_chain_of_text};
 use crate::control::model::{ChangeBody, DatabaseHead, Digest, LoggedChange};
 
@@ -147,8 +148,8 @@ impl Database {
                 files,
                 version,
                 set_revision,
-                rows: rows::all_rows(&mut connection).await?,
-                attributes: attributes::all_attributes(&mut connection).await?,
+                rows: record::all(&mut connection).await?,
+                attributes: record::all(&mut connection).await?,
                 head,
             }))
         })

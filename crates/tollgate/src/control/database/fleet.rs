@@ -56,7 +56,7 @@ impl Database {
             id: id.to_owned(),
             status: status.to_owned(),
         };
-        self.write(request).await?.done()
+        self.change(request).await
     }
 
     /// Returns the reports of instances that are at most this old by the clock of the database, by id.

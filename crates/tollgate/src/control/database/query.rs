@@ -1,5 +1,8 @@
 //! Texts of queries with optional filters. Values are always parameters.
 
+pub(super) mod record;
+
+use self::record::Record;
 use super::connection::Parameter;
 use std::fmt::Write as _;
 
@@ -25,10 +28,15 @@ pub(super) struct Select<'p> {
 }
 
 impl<'p> Select<'p> {
+    /// Starts with all records of a kind.
+    pub(super) fn records<R: Record>() -> Self {
+        Self::from(R::select())
+    }
+
     /// Starts with `SELECT … FROM …`.
-    pub(super) fn from(columns: &'static str) -> Self {
+    fn from(sql: String) -> Self {
         Self {
-            sql: columns.to_owned(),
+            sql,
             parameters: Vec::new(),
             separator: " WHERE ",
         }
@@ -163,7 +171,7 @@ mod tests {
             "(a=$1 AND b=$2 AND c=$3) OR (a=$4 AND b=$5 AND c=$6)"
         );
         let wanted = ["x".to_owned(), "y".to_owned()];
-        let mut select = Select::from("SELECT a FROM t");
+        let mut select = Select::from("SELECT a FROM t".to_owned());
         select.and_one_of("a", &wanted);
         select.and_one_of("b", &[]);
         select.and_text_in(&["c", "d"], &contains("5%"));

@@ -3,9 +3,10 @@
 use super::Database;
 use super::connection::{Connection, ResultRow, parameters};
 use super::error::{DatabaseError, DatabaseResult};
+use super::query::record::{Column, Columns, Record as _, record};
 use super::query::{PARAMETERS, Select, value_rows};
 use super::requests::{NewVersion, RuleHistoryEntry};
-use super::writer::ledger::{AuditDraft, Ledger};
+use super::writer::ledger::Ledger;
 use super::writer::{WriteReply, WriteRequest};
 use crate::control::chain::{digest_of, set_digest};
 use crate::control::model::{Author, Digest, Grammar, SetFile, VersionMeta, VersionState};
@@ -46,7 +47,7 @@ impl Database {
     /// # Errors
     /// [`DatabaseError::Missing`] if there is no such version or it is published; an unavailable or damaged database.
     pub async fn set_version_state(&self, number: u64, state: VersionState) -> DatabaseResult<()> {
-        self.write(WriteRequest::VersionState(number, state)).await?.done()
+        self.change(WriteRequest::VersionState(number, state)).await
     }
 
     /// Returns versions below a number, the newest first.
@@ -54,12 +55,11 @@ impl Database {
     /// # Errors
     /// An unavailable or damaged database.
     pub async fn versions(&self, before: Option<u64>, limit: usize) -> DatabaseResult<Vec<VersionMeta>> {
-        let mut select = Select::from(COLUMNS);
+        let mut select = Select::records::<VersionMeta>();
         if let Some(before) = before {
             select.and("number < ", before);
         }
-        let (sql, parameters) = select.order_by("number DESC", limit);
-        self.list(AssertSqlSafe(sql), &parameters, version_of).await
+        self.records(select.order_by("number DESC", limit)).await
     }
 
     /// Returns one version.
@@ -67,10 +67,7 @@ impl Database {
     /// # Errors
     /// An unavailable or damaged database.
     pub async fn version(&self, number: u64) -> DatabaseResult<Option<VersionMeta>> {
-        let mut select = Select::from(COLUMNS);
-        select.and("number = ", number);
-        let (sql, parameters) = select.order_by("number", 1);
-        Ok(self.list(AssertSqlSafe(sql), &parameters, version_of).await?.pop())
+        self.record_where("number = ", number, "number").await
     }
 
     /// Returns the newest version with these files.
@@ -78,10 +75,7 @@ impl Database {
     /// # Errors
     /// An unavailable or damaged database.
     pub async fn version_by_digest(&self, digest: &Digest) -> DatabaseResult<Option<VersionMeta>> {
-        let mut select = Select::from(COLUMNS);
-        select.and("digest = ", digest);
-        let (sql, parameters) = select.order_by("number DESC", 1);
-        Ok(self.list(AssertSqlSafe(sql), &parameters, version_of).await?.pop())
+        self.record_where("digest = ", digest, "number DESC").await
     }
 
     /// Returns the files of a version, by path.
@@ -142,10 +136,15 @@ pub(super) async fn find_version(
     connection: &mut Connection,
     number: u64,
 ) -> DatabaseResult<Option<(VersionMeta, u64)>> {
-    let sql = "SELECT number, parent, digest, format, state, actor, source, reason, created_at, revision FROM version
-               WHERE number = $1";
-    match connection.fetch_one(sql, parameters![number]).await? {
-        Some(row) => Ok(Some((version_of(&row)?, row.number(9)?))),
+    let sql = format!(
+        "SELECT {}, revision FROM version WHERE number = $1",
+        VersionMeta::COLUMNS
+    );
+    match connection.fetch_one(AssertSqlSafe(sql), parameters![number]).await? {
+        Some(row) => {
+            let mut columns = Columns::of(&row);
+            Ok(Some((VersionMeta::take(&mut columns)?, columns.take()?)))
+        }
         None => Ok(None),
     }
 }
@@ -221,16 +220,7 @@ pub(super) async fn save(ledger: &mut Ledger, version: &NewVersion, author: &Aut
     }
     let target = format!("version {}", meta.number);
     let after = serde_json::to_string(&meta).expect("a version has only texts and numbers");
-    ledger
-        .audit(AuditDraft {
-            author,
-            action: "version.save",
-            target: &target,
-            before: "",
-            after: &after,
-            revision: 0,
-        })
-        .await?;
+    ledger.note(author, "version.save", &target, ("", &after)).await?;
     Ok(meta)
 }
 
@@ -278,21 +268,12 @@ async fn save_files(connection: &mut Connection, version: u64, files: &[SetFile]
     Ok(())
 }
 
-const COLUMNS: &str = "SELECT number, parent, digest, format, state, actor, source, reason, created_at FROM version";
+record!(VersionMeta, "version": number, parent, digest, format, state, actor, source, reason, created_at);
 
-fn version_of(row: &ResultRow) -> DatabaseResult<VersionMeta> {
-    Ok(VersionMeta {
-        number: row.number(0)?,
-        parent: row.number(1)?,
-        digest: row.parsed(2, Digest::parse)?,
-        format: u32::try_from(row.number(3)?)
-            .map_err(|_| DatabaseError::Corrupt("the format of a version is too large".to_owned()))?,
-        state: row.parsed(4, state_of)?,
-        actor: row.text(5)?,
-        source: row.text(6)?,
-        reason: row.text(7)?,
-        created_at: row.number(8)?,
-    })
+impl Column for VersionState {
+    fn read(row: &ResultRow, column: usize) -> DatabaseResult<Self> {
+        row.parsed(column, state_of)
+    }
 }
 
 const fn state_name(state: VersionState) -> &'static str {

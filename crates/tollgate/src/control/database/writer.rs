@@ -81,6 +81,14 @@ pub(super) struct Job {
 }
 
 impl Database {
+    /// Writes what has no result but its commit.
+    pub(super) async fn change(&self, request: WriteRequest) -> DatabaseResult<()> {
+        match self.write(request).await? {
+            WriteReply::Done => Ok(()),
+            other => Err(other.unexpected()),
+        }
+    }
+
     /// Sends a request through the queue and waits for its commit.
     pub(super) async fn write(&self, request: WriteRequest) -> DatabaseResult<WriteReply> {
         let (is_long, start_limit) = (request.is_long(), super::time_left());
@@ -329,13 +337,6 @@ impl WriteRequest {
 }
 
 impl WriteReply {
-    pub(super) fn done(self) -> DatabaseResult<()> {
-        match self {
-            Self::Done => Ok(()),
-            other => Err(other.unexpected()),
-        }
-    }
-
     pub(super) fn count(self) -> DatabaseResult<u64> {
         match self {
             Self::Count(count) => Ok(count),

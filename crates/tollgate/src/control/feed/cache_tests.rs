@@ -78,6 +78,15 @@ impl Instance {
     }
 }
 
+/// A control service that has written one row, and an instance that has applied it.
+async fn with_one_row(server: &Server) -> (Instance, Instance) {
+    let service = Instance::start_with(DatabaseChoice::DataDir, server).await;
+    let follower = Instance::start_with(DatabaseChoice::None, server).await;
+    service.write_terms("m_1", "20/min").await.unwrap();
+    follower.equals(&service).await;
+    (service, follower)
+}
+
 async fn has_head(server: &Server) -> bool {
     cache(server)
         .read(&[HEAD])
@@ -131,10 +140,7 @@ async fn rows_and_sets_reach_followers_with_and_without_messages() {
 #[tokio::test(flavor = "multi_thread")]
 async fn values_that_no_instance_writes_are_replaced() {
     let server = Server::start(ServerKind::Redis70);
-    let service = Instance::start_with(DatabaseChoice::DataDir, &server).await;
-    let follower = Instance::start_with(DatabaseChoice::None, &server).await;
-    service.write_terms("m_1", "20/min").await.unwrap();
-    follower.equals(&service).await;
+    let (service, follower) = with_one_row(&server).await;
     let mut connection = connect(&server);
     for (key, value) in [("database", ""), ("log", "x"), ("head", ""), ("rows", "9")] {
         query::<()>(&mut connection, &["SET", &format!("tg:{{cfg}}:{key}"), value]);
@@ -182,10 +188,7 @@ async fn an_empty_store_is_filled_again_and_starts_new_instances() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forged_head_changes_nothing_and_is_replaced() {
     let server = Server::start(ServerKind::Redis70);
-    let service = Instance::start_with(DatabaseChoice::DataDir, &server).await;
-    let follower = Instance::start_with(DatabaseChoice::None, &server).await;
-    service.write_terms("m_1", "20/min").await.unwrap();
-    follower.equals(&service).await;
+    let (service, follower) = with_one_row(&server).await;
     let before = follower.status();
     let forger = Signer::new(Some(b"another secret"), cache(&server).prefix());
     let forged = CacheHead {
@@ -403,10 +406,7 @@ async fn an_adoption_that_is_not_committed_leaves_the_claim_with_its_database() 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_follower_stops_before_a_change_of_a_kind_that_it_does_not_know() {
     let server = Server::start(ServerKind::Redis70);
-    let service = Instance::start_with(DatabaseChoice::DataDir, &server).await;
-    let follower = Instance::start_with(DatabaseChoice::None, &server).await;
-    service.write_terms("m_1", "20/min").await.unwrap();
-    follower.equals(&service).await;
+    let (service, follower) = with_one_row(&server).await;
     let held = Arc::downgrade(&service.control.parts);
     drop(service);
     eventually("the end of its tasks", async || held.strong_count() == 0).await;

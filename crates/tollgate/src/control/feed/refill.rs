@@ -482,13 +482,9 @@ impl Round<'_> {
         let value = self.reader.cache.read(&[SNAPSHOTS]).await?.pop().flatten();
         let list = value.and_then(|value| SnapshotList::parse(&value, &self.reader.signer));
         let (list, dropped) = list.unwrap_or_default().with(head.epoch, head.revision);
-        let value = list.encode(&self.reader.signer);
-        let set = CacheWrite::Set {
-            name: SNAPSHOTS,
-            value: value.as_bytes(),
-            ttl,
-        };
-        self.reader.cache.write(&[set]).await?;
+        self.reader
+            .put(SNAPSHOTS, &list.encode(&self.reader.signer), ttl)
+            .await?;
         for revision in dropped {
             self.delete_snapshot(revision).await?;
         }
@@ -518,13 +514,7 @@ impl Round<'_> {
             set: self.set,
             issued: now_ms(),
         };
-        let value = head.encode(&self.reader.signer);
-        let set = CacheWrite::Set {
-            name: HEAD,
-            value: value.as_bytes(),
-            ttl,
-        };
-        self.reader.cache.write(&[set]).await?;
+        self.reader.put(HEAD, &head.encode(&self.reader.signer), ttl).await?;
         Ok(())
     }
 }
@@ -537,6 +527,14 @@ impl CacheReader {
     pub async fn write_set(&self, files: &[SetFile], format: u32, ttl: Duration) -> Result<(), CacheError> {
         let (manifest, parts) = encode_set(files, format);
         self.write_parts(&manifest, &parts, ttl).await
+    }
+
+    async fn put(&self, name: &str, value: &str, ttl: Duration) -> Result<(), CacheError> {
+        let value = value.as_bytes();
+        self.cache
+            .write(&[CacheWrite::Set { name, value, ttl }])
+            .await
+            .map(drop)
     }
 
     pub(super) async fn write_parts(
@@ -553,13 +551,8 @@ impl CacheReader {
                 .collect();
             self.cache.write(&writes).await?;
         }
-        let (name, value) = (manifest.kind.name(), manifest.encode(&self.signer));
-        let set = CacheWrite::Set {
-            name: &name,
-            value: value.as_bytes(),
-            ttl,
-        };
-        self.cache.write(&[set]).await.map(drop)
+        self.put(&manifest.kind.name(), &manifest.encode(&self.signer), ttl)
+            .await
     }
 }
 

@@ -13,8 +13,7 @@ use crate::server::telemetry::Protocol;
 use crate::server::telemetry::watch::report::FiguresReport;
 use crate::server::telemetry::watch::series::{Resolution, RuleName};
 use crate::server::telemetry::watch::top::TopQuery;
-use tollgate_limiter::core::Cost;
-use tollgate_limiter::core::rules::{Attempt, Attribute};
+use tollgate_limiter::core::testing::rules::{attempt, attribute_pairs};
 use tollgate_limiter::store::redis::{CacheWrite, ConfigCache};
 use tollgate_limiter::testing::eventually;
 use tollgate_limiter::testing::servers::{Server, ServerKind};
@@ -80,15 +79,8 @@ impl Instance {
 
     /// Checks attempts of one merchant.
     async fn check(&self, merchant: &str, times: usize) {
-        let attributes = [Attribute {
-            name: "merchant",
-            value: merchant.as_bytes(),
-        }];
-        let attempt = Attempt {
-            domain: Attempt::DOMAIN,
-            attributes: &attributes,
-            cost: Cost::ONE,
-        };
+        let attributes = attribute_pairs([("merchant", merchant)]);
+        let attempt = attempt(&attributes);
         for _ in 0..times {
             self.control.parts.gate.snapshot(Protocol::Http).check(&attempt).await;
         }
@@ -252,10 +244,7 @@ async fn a_row_written_while_a_set_is_prepared_is_checked_at_its_commit() {
     let server = Server::start(ServerKind::Redis70);
     let (publisher, _) = fleet(&server, &[]).await;
     let first = publisher.publish_now(SET, PublishOptions::default()).await.unwrap();
-    publisher
-        .control
-        .wait_applied(first.revision, Duration::from_secs(20))
-        .await;
+    publisher.applies(first.revision).await;
     let mute = mute(&publisher, &server);
     let publish_while = async |options: PublishOptions, rows: &[(&str, &str)]| {
         mute.report(|_| {}).await;
@@ -284,10 +273,7 @@ async fn a_row_written_while_a_set_is_prepared_is_checked_at_its_commit() {
     };
     let rows = [("m_1", "8/min"), ("m_2", "9/min"), ("m_2", "9/min burst 20")];
     let published = publish_while(dropping, &rows).await.unwrap();
-    publisher
-        .control
-        .wait_applied(published.revision, Duration::from_secs(20))
-        .await;
+    publisher.applies(published.revision).await;
     let tables = &publisher.control.parts.tables;
     let kept: Vec<String> = tables.all().0.into_iter().map(|row| row.terms).collect();
     assert_eq!(kept, ["8/min"]);
@@ -299,12 +285,7 @@ async fn a_rollback_waits_for_nobody_for_long() {
     let (publisher, _followers) = fleet(&server, &[FILE_LAYER]).await;
     for text in [SET, OTHER_SET] {
         let published = publisher.publish_now(text, PublishOptions::default()).await.unwrap();
-        assert!(
-            publisher
-                .control
-                .wait_applied(published.revision, Duration::from_secs(10))
-                .await
-        );
+        publisher.applies(published.revision).await;
     }
     mute(&publisher, &server).report(|_| {}).await;
     publisher.sees(3).await;
@@ -425,12 +406,7 @@ async fn without_the_shared_store_a_publish_must_say_that_it_skips_the_fleet() {
     let mut server = Server::start(ServerKind::Redis70);
     let (publisher, _followers) = fleet(&server, &[FILE_LAYER]).await;
     let published = publisher.publish_now(SET, PublishOptions::default()).await.unwrap();
-    assert!(
-        publisher
-            .control
-            .wait_applied(published.revision, Duration::from_secs(10))
-            .await
-    );
+    publisher.applies(published.revision).await;
     server.kill();
     assert_eq!(
         incomplete(publisher.publish_now(OTHER_SET, PublishOptions::default()).await),

@@ -10,7 +10,8 @@ use crate::control::{
 };
 use crate::server::telemetry::Protocol;
 use std::path::{Path, PathBuf};
-use tollgate_limiter::core::rules::{Attempt, Attribute};
+use tollgate_limiter::core::rules::Attempt;
+use tollgate_limiter::core::testing::rules::{attempt, attributes};
 use tollgate_limiter::core::{Cost, Decision};
 use tollgate_limiter::testing::eventually;
 
@@ -42,14 +43,10 @@ impl Instance {
 
     /// The limit that one merchant meets, by the rule of that name.
     async fn limit_of(&self, rule: &str) -> Option<u64> {
-        let attributes = [Attribute {
-            name: "merchant",
-            value: b"m_42",
-        }];
+        let attributes = attributes(&["merchant=m_42"]);
         let attempt = Attempt {
-            domain: "default",
-            attributes: &attributes,
             cost: Cost::new(0).unwrap(),
+            ..attempt(&attributes)
         };
         let snapshot = self.gate.snapshot(Protocol::Http);
         let result = snapshot.check(&attempt).await;

@@ -415,12 +415,7 @@ fn check_set_condition(live: &LiveState, item: &ItemKey, options: &PublishOption
     if *item != ItemKey::Set {
         return Ok(());
     }
-    let holds = match options.precondition {
-        Precondition::Any => true,
-        Precondition::Absent => live.set_revision == 0,
-        Precondition::Unchanged { epoch, revision } => (epoch, revision) == (live.epoch(), live.set_revision),
-    };
-    match holds {
+    match options.precondition.holds(live.epoch(), live.set_revision) {
         true => Ok(()),
         false => Err(ControlError::stale(live.epoch(), live.set_revision)),
     }

@@ -3,7 +3,7 @@
 use super::{AttributeWrite, RowWrite, WriteOptions, Written, commit};
 use crate::control::database::{AttributeKey, CommitRequest, Committed, ItemCondition, ItemKey, RowKey};
 use crate::control::layers::ControlParts;
-use crate::control::model::{Author, ChangeBody, Precondition, SubjectValues};
+use crate::control::model::{Author, ChangeBody, SubjectValues};
 use crate::control::tables::row_edit;
 use crate::control::{ControlError, ControlResult, SetProblem};
 use std::borrow::Cow;
@@ -133,14 +133,7 @@ fn check_conditions(
     count: usize,
 ) -> ControlResult<Written> {
     let epoch = parts.live.load().epoch();
-    let holds = |condition: &ItemCondition| match condition.precondition {
-        Precondition::Any => true,
-        Precondition::Absent => revision == 0,
-        Precondition::Unchanged {
-            epoch: expected,
-            revision: at,
-        } => (expected, at) == (epoch, revision),
-    };
+    let holds = |condition: &ItemCondition| condition.precondition.holds(epoch, revision);
     if !conditions.iter().all(holds) {
         return Err(ControlError::stale(epoch, revision));
     }

@@ -8,9 +8,9 @@ use super::access::rights::Caller;
 use super::access::secrets::{from_hex, hex};
 use super::problem::AdminProblem;
 use super::service::AdminService;
-use crate::control::Control;
 use crate::control::database::Database;
 use crate::control::model::{Author, Precondition};
+use crate::control::{Control, WriteOptions};
 use bytes::Bytes;
 use hyper::header::CONTENT_TYPE;
 use hyper::{HeaderMap, StatusCode};
@@ -78,6 +78,17 @@ impl Query {
             None | Some("false") => Ok(false),
             Some("true") => Ok(true),
             Some(_) => Err(AdminProblem::field(name, "must be true or false")),
+        }
+    }
+
+    /// A parameter that is one of these words.
+    pub(super) fn one_of(&self, name: &str, words: &[&str]) -> Result<Option<&str>, AdminProblem> {
+        match self.raw(name) {
+            Some(word) if !words.contains(&word) => Err(AdminProblem::field(
+                name,
+                format!("must be one of: {}", words.join(", ")),
+            )),
+            found => Ok(found),
         }
     }
 
@@ -169,6 +180,15 @@ impl Call {
         Ok(precondition)
     }
 
+    /// The options of a write for this reason.
+    pub(super) fn write_options(&self, reason: &str) -> Result<WriteOptions, AdminProblem> {
+        Ok(WriteOptions {
+            precondition: self.precondition(reason)?,
+            allow_orphan: false,
+            dry_run: self.query.flag("dry_run")?,
+        })
+    }
+
     /// Rejects a domain that the caller is not limited to.
     pub(super) fn check_domain(&self, domain: &str) -> Result<(), AdminProblem> {
         match self.caller()?.covers(domain) {
@@ -220,6 +240,30 @@ impl Call {
         let read = || serde_json::from_slice(&self.service.cursors.open(&from_hex(text)?, is_hidden)?).ok();
         let invalid = "not a position of this list, or one of before a restart; begin anew without `after`";
         read().map(Some).ok_or_else(|| AdminProblem::field("after", invalid))
+    }
+
+    /// The position after the last item of a page, unless the list ends with it.
+    pub(super) fn next<'p, T, K: Serialize>(
+        &self,
+        page: &'p [T],
+        limit: usize,
+        key: impl FnOnce(&'p T) -> K,
+    ) -> Option<String> {
+        let last = page.last().filter(|_| page.len() == limit)?;
+        self.cursor(&key(last))
+    }
+
+    /// The first page of all items that are left, and the position after it, unless the list ends with it.
+    pub(super) fn first_page<'p, T, K: Serialize>(
+        &self,
+        all: &'p [T],
+        limit: usize,
+        key: impl FnOnce(&'p T) -> K,
+    ) -> (&'p [T], Option<String>) {
+        match all.get(..limit) {
+            Some(page) if page.len() < all.len() => (page, self.next(page, limit, key)),
+            _ => (all, None),
+        }
     }
 
     /// The position after an item. Those whom subjects are masked for get a number instead of the key.

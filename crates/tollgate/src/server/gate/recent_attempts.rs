@@ -103,21 +103,15 @@ const INTERVAL: Duration = Duration::from_millis(20);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tollgate_limiter::core::testing::rules::{attempt, attribute_pairs};
 
     #[test]
     fn distinct_attempts_are_kept_when_one_is_due() {
         let recent = RecentAttempts::default();
         let record = |value: &str, is_due: bool| {
             recent.is_due.store(is_due, Ordering::Relaxed);
-            let attributes = [Attribute {
-                name: "merchant",
-                value: value.as_bytes(),
-            }];
-            recent.record(&Attempt {
-                domain: "default",
-                attributes: &attributes,
-                cost: Cost::new(1).unwrap(),
-            });
+            let attributes = attribute_pairs([("merchant", value)]);
+            recent.record(&attempt(&attributes));
             recent.attempts.lock().unwrap().len()
         };
         assert_eq!(record("m_1", false), 0);

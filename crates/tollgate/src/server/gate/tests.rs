@@ -10,12 +10,7 @@ fn rules(text: &str) -> RuleSet {
 }
 
 fn row(terms: Option<&str>) -> RowEdit {
-    RowEdit {
-        domain: Attempt::DOMAIN.into(),
-        rule: "plan".into(),
-        subject: [("user".into(), "u".into())].into(),
-        terms: terms.map(Box::from),
-    }
+    RowEdit::new(Attempt::DOMAIN, "plan", [("user", "u")], terms)
 }
 
 const ATTEMPT: Attempt<'static> = Attempt {

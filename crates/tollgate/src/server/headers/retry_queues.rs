@@ -19,7 +19,7 @@ use tollgate_limiter::Direction;
 use tollgate_limiter::clock::{StartTime, Stopwatch};
 use tollgate_limiter::core::protect::{RetryDenial, RetrySpread, return_interval};
 use tollgate_limiter::core::rules::{Attempt, Rule, RuleSet, Ruling};
-use tollgate_limiter::core::{Cost, Limit, Micros, Rate, Retry};
+use tollgate_limiter::core::{Cost, Limit, Micros, Retry};
 
 /// The virtual queues of one server.
 #[derive(Debug)]
@@ -275,31 +275,27 @@ impl RuleQueue {
     /// The distance between two callers that a limit denies.
     fn interval(&self, limit: &Limit, cost: Cost, instances: NonZeroU64, now: Micros) -> Micros {
         let mean_milli = self.mean_cost_milli();
-        let at_rate = |rate: Rate| {
+        if let Some(rate) = limit.rate() {
             let units = NonZeroU64::new(rate.units()).unwrap_or(NonZeroU64::MIN);
-            return_interval(cost.get(), mean_milli, instances, units, rate.period())
-        };
-        match limit {
-            Limit::TokenBucket(limit) => at_rate(limit.rate()),
-            Limit::Gcra(limit) => at_rate(limit.rate()),
-            Limit::LeakyBucket(limit) => at_rate(limit.rate()),
-            Limit::FixedWindow(limit) => at_rate(limit.rate()),
-            Limit::SlidingCounter(limit) => at_rate(limit.rate()),
-            Limit::SlidingLog(limit) => at_rate(limit.rate()).max(limit.min_interval()),
-            // By the slots that are taken here, in the seconds in which any were: each is given back once.
-            Limit::Concurrency(limit) => {
-                let (seen, seconds) = self.completions.recent(now);
-                let of_ten_seconds = seen.saturating_mul(10).checked_div(seconds);
-                let ended = match of_ten_seconds.filter(|_| seen >= COMPLETIONS_MIN) {
-                    Some(ended) => ended,
-                    None => limit.slots().saturating_mul(10),
-                };
-                let ended = NonZeroU64::new(ended).unwrap_or(NonZeroU64::MIN);
-                return_interval(cost.get(), mean_milli, NonZeroU64::MIN, ended, Micros::from_secs(10))
-            }
-            // `CL.THROTTLE` has no rules.
-            Limit::Cell(_) => Micros::ZERO,
+            let at_rate = return_interval(cost.get(), mean_milli, instances, units, rate.period());
+            return match limit {
+                Limit::SlidingLog(limit) => at_rate.max(limit.min_interval()),
+                _ => at_rate,
+            };
         }
+        // `CL.THROTTLE` has no rules.
+        let Limit::Concurrency(limit) = limit else {
+            return Micros::ZERO;
+        };
+        // By the slots that are taken here, in the seconds in which any were: each is given back once.
+        let (seen, seconds) = self.completions.recent(now);
+        let of_ten_seconds = seen.saturating_mul(10).checked_div(seconds);
+        let ended = match of_ten_seconds.filter(|_| seen >= COMPLETIONS_MIN) {
+            Some(ended) => ended,
+            None => limit.slots().saturating_mul(10),
+        };
+        let ended = NonZeroU64::new(ended).unwrap_or(NonZeroU64::MIN);
+        return_interval(cost.get(), mean_milli, NonZeroU64::MIN, ended, Micros::from_secs(10))
     }
 }
 

@@ -3,7 +3,7 @@
 //! dependency brings, and would choose the address it connects to by itself.
 
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::http::uri::Authority;
 use hyper::{Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -135,13 +135,7 @@ pub(crate) async fn exchange<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    let mut tasks = JoinSet::new();
-    // Its errors are those of the request.
-    tasks.spawn(async move {
-        let _ = connection.await;
-    });
-    let response = sender.send_request(request).await?;
+    let (response, _connection) = send(stream, request).await?;
     let (parts, body) = response.into_parts();
     let body = Limited::new(body, bytes_max).collect().await?.to_bytes();
     Ok(Response::from_parts(parts, body))
@@ -155,13 +149,22 @@ pub(crate) async fn exchange_status<S>(stream: S, request: Request<Full<Bytes>>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let (response, _connection) = send(stream, request).await?;
+    Ok(response.status())
+}
+
+/// Sends one request over HTTP/1.1. The connection ends with the returned task.
+async fn send<S>(stream: S, request: Request<Full<Bytes>>) -> Result<(Response<Incoming>, JoinSet<()>), ExchangeError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let mut tasks = JoinSet::new();
     // Its errors are those of the request.
     tasks.spawn(async move {
         let _ = connection.await;
     });
-    Ok(sender.send_request(request).await?.status())
+    Ok((sender.send_request(request).await?, tasks))
 }
 
 /// Does the same as [`exchange`] over HTTP/2, with prior knowledge. Returns the trailers too, which gRPC ends a call with.

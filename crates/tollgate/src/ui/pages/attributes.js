@@ -5,7 +5,7 @@ import "../pages_style.js";
 import { h, put } from "../core.js";
 import { api } from "../api.js";
 import { button, card, confirm, empty, field, formDialog, input, pageHeader, reasonField, searchField, table, toast } from "../components.js";
-import { download, importDialog, write } from "../writes.js";
+import { download, editActions, editByKeys, importDialog, rowActions, write } from "../writes.js";
 
 export const title = "Attributes";
 
@@ -46,13 +46,8 @@ export async function show(page) {
 
   /** @param {Attribute} one */
   function actions(one) {
-    if (one === edited) return h("span", { class: "row-actions" }, button("Save", () => save(one), { kind: "primary", small: true }), button("Cancel", () => edit(null), { kind: "quiet", small: true }));
-    const name = `${one.name} of ${one.source}=${one.subject}`;
-    const change = button("Edit", () => edit(one), { kind: "quiet", small: true });
-    change.setAttribute("aria-label", `Edit ${name}`);
-    const remove = button("Delete", () => remove_(one), { kind: "quiet", small: true });
-    remove.setAttribute("aria-label", `Delete ${name}`);
-    return h("span", { class: "row-actions" }, change, remove);
+    if (one === edited) return editActions(() => save(one), () => edit(null));
+    return rowActions(`${one.name} of ${one.source}=${one.subject}`, () => edit(one), () => remove_(one));
   }
 
   /** @param {Attribute | null} one */
@@ -102,11 +97,7 @@ export async function show(page) {
     await refresh();
   }
 
-  list.element.addEventListener("keydown", (event) => {
-    if (!edited || !(event.target instanceof HTMLInputElement)) return;
-    if (event.key === "Enter") /** @type {HTMLElement | null} */ (list.element.querySelector("tr.edited .primary"))?.click();
-    if (event.key === "Escape") edit(null);
-  });
+  editByKeys(list.element, () => edit(null));
 
   put(
     page.root,

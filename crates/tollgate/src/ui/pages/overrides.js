@@ -5,7 +5,7 @@ import "../pages_style.js";
 import { dateTime, h, link, parseSubject, put, subjectText, time } from "../core.js";
 import { Problem, api } from "../api.js";
 import { badge, button, card, confirm, empty, field, formDialog, input, pageHeader, reasonField, searchField, segmented, subject, table, toast } from "../components.js";
-import { download, importDialog, localValue, timeOf, untilField, write } from "../writes.js";
+import { download, editActions, editByKeys, importDialog, localValue, rowActions, timeOf, untilField, write } from "../writes.js";
 
 export const title = "Overrides";
 
@@ -52,13 +52,8 @@ export async function show(page) {
 
   /** @param {Row} row */
   function actions(row) {
-    if (row === edited) return h("span", { class: "row-actions" }, button("Save", () => save(row), { kind: "primary", small: true }), button("Cancel", () => edit(null), { kind: "quiet", small: true }));
-    const name = `${row.rule} ${subjectText(row.subject)}`;
-    const change = button("Edit", () => edit(row), { kind: "quiet", small: true });
-    change.setAttribute("aria-label", `Edit ${name}`);
-    const remove = button("Delete", () => remove_(row), { kind: "quiet", small: true });
-    remove.setAttribute("aria-label", `Delete ${name}`);
-    return h("span", { class: "row-actions" }, change, remove);
+    if (row === edited) return editActions(() => save(row), () => edit(null));
+    return rowActions(`${row.rule} ${subjectText(row.subject)}`, () => edit(row), () => remove_(row));
   }
 
   /** @param {Row | null} row */
@@ -141,11 +136,7 @@ export async function show(page) {
   const drawScope = () =>
     put(scope, filter.rule || filter.domain ? [h("span", null, "Only ", h("code", null, [filter.domain, filter.rule].filter(Boolean).join("/"))), button("Show all rules", () => (Object.assign(filter, { rule: "", domain: "" }), refresh()), { kind: "quiet", small: true, icon: "close" })] : null);
 
-  list.element.addEventListener("keydown", (event) => {
-    if (!edited || !(event.target instanceof HTMLInputElement)) return;
-    if (event.key === "Enter") /** @type {HTMLElement | null} */ (list.element.querySelector("tr.edited .primary"))?.click();
-    if (event.key === "Escape") edit(null);
-  });
+  editByKeys(list.element, () => edit(null));
 
   put(
     page.root,

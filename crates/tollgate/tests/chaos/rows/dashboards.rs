@@ -1,7 +1,7 @@
 //! The admin API under a crowd, and a receiver of alerts that never answers.
 
 use crate::admin::{self, TOKEN, call, get, publish};
-use crate::audit::broken;
+use crate::audit::survived;
 use crate::harness::{Harness, hot_and_many, pause, wait_until};
 use crate::measurements::Measurements;
 use crate::node::{Node, exchange};
@@ -64,21 +64,17 @@ pub(super) fn crowded(plan: &Plan) -> Measurements {
         get(&harness.nodes[0], "/v1/status").status == 200
     });
     let result = harness.end_load();
-    measurements.none("checks that failed", result.failed());
-    let control = result.latency(0.99, 200_000, from_us).unwrap_or_default();
-    measurements.latency_at_most(
-        "p99 of checks, against 2 x before",
-        result.latency(0.99, from_us, to_us),
-        (control * 2).max(Duration::from_millis(2)),
-    );
+    let names = ("checks that failed", "p99 of checks, against 2 x before");
+    result.undisturbed(&mut measurements, names, (from_us, to_us), |before| {
+        (before * 2).max(Duration::from_millis(2))
+    });
     measurements.at_most("MiB more than before", more, 64.0);
     let reached = f64::from(reached.load(Ordering::Relaxed));
     measurements.at_most("guesses whose password was hashed", reached, 5.0);
     let per_second = f64::from(guessed.load(Ordering::Relaxed)) / time.as_secs_f64();
     measurements.note("guesses a second that were answered", per_second);
     measurements.note("reads answered meanwhile", f64::from(answered.load(Ordering::Relaxed)));
-    measurements.none("panics and dead nodes", broken(&mut harness.nodes[0]));
-    measurements
+    survived(measurements, [&mut harness.nodes[0]])
 }
 
 /// A stream whose reader does not read; none if it is refused a connection.
@@ -156,6 +152,5 @@ pub(super) fn silent_receiver(plan: &Plan) -> Measurements {
     );
     let dropped = harness.metric("tollgate_webhook_deliveries_total", "result=\"dropped\"");
     measurements.none("messages that were dropped", dropped);
-    measurements.none("panics and dead nodes", broken(&mut harness.nodes[0]));
-    measurements
+    survived(measurements, [&mut harness.nodes[0]])
 }

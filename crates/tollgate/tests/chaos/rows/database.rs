@@ -1,7 +1,7 @@
 //! The database of rules: away, locked, on a full disk, restored from a backup.
 
 use crate::admin::{self, AdminResponse, get, position, publish, put_row};
-use crate::audit::broken;
+use crate::audit::{broken, survived};
 use crate::harness::{Harness, LoadResult, hot_and_many, pause, wait_until};
 use crate::measurements::Measurements;
 use crate::namespace;
@@ -136,15 +136,11 @@ fn rejected_writes(measurements: &mut Measurements, node: &Node, name: &str, row
 
 /// Decisions are as before.
 fn unaffected(measurements: &mut Measurements, result: &LoadResult, name: &str, (from_us, to_us): (u64, u64)) {
-    measurements.none(&format!("{name}requests that failed"), result.failed());
-    let control = result.latency(0.99, 200_000, from_us).unwrap_or_default();
-    let bound = control.mul_f64(1.05).max(control + Duration::from_micros(200));
-    let during = result.latency(0.99, from_us, to_us);
-    measurements.latency_at_most(
-        &format!("{name}p99, against 1.05 x or + 0.2 ms of before"),
-        during,
-        bound,
-    );
+    let failed = format!("{name}requests that failed");
+    let p99 = format!("{name}p99, against 1.05 x or + 0.2 ms of before");
+    result.undisturbed(measurements, (&failed, &p99), (from_us, to_us), |before| {
+        before.mul_f64(1.05).max(before + Duration::from_micros(200))
+    });
 }
 
 /// Rows of users that were acknowledged.
@@ -267,8 +263,7 @@ pub(super) fn disk_full(plan: &Plan) -> Measurements {
         position(&harness.nodes[0]) == before,
     );
     measurements.none("acknowledged changes lost", rows.lost(&harness.nodes[0]));
-    measurements.none("panics and dead nodes", broken(&mut harness.nodes[0]));
-    measurements
+    survived(measurements, [&mut harness.nodes[0]])
 }
 
 /// A file system of its own that can be filled.

@@ -2,7 +2,7 @@
 
 use super::database::{Rows, expect_done};
 use crate::admin::{self, get, position, publish, publish_with};
-use crate::audit::broken;
+use crate::audit::survived;
 use crate::harness::{Harness, hot_and_many, pause, wait_until};
 use crate::measurements::Measurements;
 use crate::node::Node;
@@ -47,9 +47,7 @@ fn converged_at(revision: u64, nodes: &[&Node]) -> Duration {
 /// Notices are lost, changes come a thousand a second, and nodes are killed meanwhile.
 pub(super) fn storm(plan: &Plan) -> Measurements {
     let mut measurements = Measurements::default();
-    let store = Server::start(ServerKind::Redis70);
-    let mut control = Node::start_managed(&settings(&store, "data_dir"));
-    expect_done(&publish(&control, MANAGED));
+    let (store, mut control) = store_and_service();
     let (first, mut second) = (
         Node::start_managed(&settings(&store, "none")),
         Node::start_managed(&settings(&store, "none")),
@@ -117,16 +115,9 @@ pub(super) fn storm(plan: &Plan) -> Measurements {
     });
     measurements.within("converged without notices", Some(silent), Duration::from_secs(5));
     let result = harness.end_load();
-    measurements.none("requests that failed", result.failed());
-    let before = result.latency(0.99, 200_000, from_us).unwrap_or_default();
-    measurements.latency_at_most(
-        "p99 in the storm, against 2 x before",
-        result.latency(0.99, from_us, to_us),
-        before * 2,
-    );
-    let dead = broken(&mut control) + broken(&mut harness.nodes[0]) + broken(&mut second);
-    measurements.none("panics and dead nodes", dead);
-    measurements
+    let names = ("requests that failed", "p99 in the storm, against 2 x before");
+    result.undisturbed(&mut measurements, names, (from_us, to_us), |before| before * 2);
+    survived(measurements, [&mut control, &mut harness.nodes[0], &mut second])
 }
 
 /// Rows in one import, and the time between two.
@@ -145,12 +136,18 @@ fn import(node: &Node, batch: u32) -> Option<u64> {
     response.is_done().then(|| response.body["revision"].as_u64())?
 }
 
+/// A store, and a control service on it that has published.
+fn store_and_service() -> (Server, Node) {
+    let store = Server::start(ServerKind::Redis70);
+    let control = Node::start_managed(&settings(&store, "data_dir"));
+    expect_done(&publish(&control, MANAGED));
+    (store, control)
+}
+
 /// Values in the cache are spoiled.
 pub(super) fn poisoned(plan: &Plan) -> Measurements {
     let mut measurements = Measurements::default();
-    let store = Server::start(ServerKind::Redis70);
-    let mut control = Node::start_managed(&settings(&store, "data_dir"));
-    expect_done(&publish(&control, MANAGED));
+    let (store, mut control) = store_and_service();
     let mut follower = Node::start_managed(&settings(&store, "none"));
     let mut rows = Rows::default();
     rows.write(&control, 20);
@@ -195,8 +192,7 @@ pub(super) fn poisoned(plan: &Plan) -> Measurements {
     rows.write(&control, 1);
     let time = converged(&[&control, &follower]);
     measurements.within("changes arrive again", Some(time), Duration::from_secs(10));
-    measurements.none("panics and dead nodes", broken(&mut control) + broken(&mut follower));
-    measurements
+    survived(measurements, [&mut control, &mut follower])
 }
 
 fn spoil(value: &str, random: &mut Random) -> String {
@@ -259,9 +255,7 @@ pub(super) fn two_databases(plan: &Plan) -> Measurements {
 /// The control service and its database are gone when an instance with an empty disk starts.
 pub(super) fn orphaned(plan: &Plan) -> Measurements {
     let mut measurements = Measurements::default();
-    let store = Server::start(ServerKind::Redis70);
-    let mut control = Node::start_managed(&settings(&store, "data_dir"));
-    expect_done(&publish(&control, MANAGED));
+    let (store, mut control) = store_and_service();
     let mut late = Node::prepare_managed(&settings(&store, "none"));
     let mut rows = Rows::default();
     rows.write(&control, 5);
@@ -283,6 +277,5 @@ pub(super) fn orphaned(plan: &Plan) -> Measurements {
         late.get("/readyz").is_some_and(|(status, _)| status == 200)
     });
     measurements.holds("at the last position again", position(&late) == newest);
-    measurements.none("panics and dead nodes", broken(&mut control) + broken(&mut late));
-    measurements
+    survived(measurements, [&mut control, &mut late])
 }

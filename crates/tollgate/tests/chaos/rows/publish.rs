@@ -2,7 +2,7 @@
 
 use super::database::expect_done;
 use crate::admin::{self, AdminResponse, get, position, publish, publish_with, put_row};
-use crate::audit::broken;
+use crate::audit::survived;
 use crate::harness::{hot_and_many, pause, wait_until};
 use crate::measurements::Measurements;
 use crate::node::Node;
@@ -67,17 +67,24 @@ fn names(response: &AdminResponse, ids: &[&str]) -> bool {
         .is_some_and(|named| named.iter().filter_map(Value::as_str).eq(ids.iter().copied()))
 }
 
+/// Three instances beside a control service, which publishes a set that all of them apply.
+fn three_with_the_first_set(control: &Node, start: impl Fn() -> Node) -> [Node; 3] {
+    expect_done(&publish(control, &set(0)));
+    let others = [(); 3].map(|()| start());
+    let first = position(control);
+    wait_until("all have the first set", || {
+        others.iter().all(|node| position(node) == first)
+    });
+    others
+}
+
 /// One of four instances dies of a set while it compiles it: it is not given the memory that the set takes.
 pub(super) fn deadly(plan: &Plan) -> Measurements {
     let mut measurements = Measurements::default();
     let store = Server::start(ServerKind::Redis70);
     let mut control = Node::start_managed(&settings(&store, "data_dir"));
-    expect_done(&publish(&control, &set(0)));
-    let mut others = [(); 3].map(|()| Node::start_frugal(&settings(&store, "none")));
+    let mut others = three_with_the_first_set(&control, || Node::start_frugal(&settings(&store, "none")));
     let old = position(&control);
-    wait_until("all have the first set", || {
-        others.iter().all(|node| position(node) == old)
-    });
     let large = large_set(plan.pick(5_000, 20_000));
     for _ in 0..plan.pick(1, 5) {
         knows_all(&control, 4);
@@ -112,9 +119,7 @@ pub(super) fn deadly(plan: &Plan) -> Measurements {
         "with enough memory it is live everywhere",
         done.is_done() && done.body["applied"] == 4,
     );
-    let dead: f64 = others.iter_mut().map(broken).sum();
-    measurements.none("panics and dead nodes", dead + broken(&mut control));
-    measurements
+    survived(measurements, others.iter_mut().chain([&mut control]))
 }
 
 /// One of four instances is too old for the rules of the others.
@@ -123,12 +128,8 @@ pub(super) fn too_old(_: &Plan) -> Measurements {
     let store = Server::start(ServerKind::Redis70);
     // All are old at first.
     let mut control = Node::start_old(&settings(&store, "data_dir"));
-    expect_done(&publish(&control, &set(0)));
-    let mut others = [(); 3].map(|()| Node::start_old(&settings(&store, "none")));
+    let mut others = three_with_the_first_set(&control, || Node::start_old(&settings(&store, "none")));
     let old = position(&control);
-    wait_until("all have the first set", || {
-        others.iter().all(|node| position(node) == old)
-    });
     control.upgrade();
     let [left, upgraded @ ..] = &mut others;
     upgraded.iter_mut().for_each(Node::upgrade);
@@ -180,9 +181,7 @@ pub(super) fn too_old(_: &Plan) -> Measurements {
     wait_until("it is named no more", || {
         put_row(&control, "first", "late", "1/s").body["too_old"].is_null()
     });
-    let dead: f64 = others.iter_mut().map(broken).sum();
-    measurements.none("panics and dead nodes", dead + broken(&mut control));
-    measurements
+    survived(measurements, others.iter_mut().chain([&mut control]))
 }
 
 /// The control service is killed at any moment of a publish.
@@ -226,8 +225,7 @@ pub(super) fn interrupted(plan: &Plan) -> Measurements {
     measurements.none("acknowledged publishes lost", f64::from(lost));
     measurements.none("times the audit log disagreed", f64::from(unaudited));
     measurements.within("old or new everywhere", Some(slowest), plan.seconds(5.0, 2.0));
-    measurements.none("panics and dead nodes", broken(&mut follower));
-    measurements
+    survived(measurements, [&mut follower])
 }
 
 const SIGABRT: i32 = 6;

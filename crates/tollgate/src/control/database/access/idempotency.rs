@@ -43,7 +43,7 @@ impl Database {
     /// An unavailable or full database.
     pub async fn remember_response(&self, key: &IdempotencyKey, response: &StoredResponse) -> DatabaseResult<()> {
         let request = WriteRequest::Remember(Box::new((key.clone(), response.clone())));
-        self.write(request).await?.done()
+        self.change(request).await
     }
 }
 

@@ -3,8 +3,10 @@
 use super::super::Database;
 use super::super::connection::parameters;
 use super::super::error::{DatabaseError, DatabaseResult};
+use super::super::query::Select;
+use super::super::query::record::record;
 use super::super::writer::WriteRequest;
-use super::super::writer::ledger::{AuditDraft, Ledger};
+use super::super::writer::ledger::Ledger;
 use crate::control::model::Author;
 
 /// A silence as it is stored.
@@ -19,7 +21,7 @@ pub struct StoredSilence {
 }
 
 /// Silences at a time.
-const SILENCES_MAX: u64 = 1_000;
+const SILENCES_MAX: usize = 1_000;
 
 impl Database {
     /// Adds a silence. Those that have ended are removed. Audited as `silence.add`.
@@ -28,7 +30,7 @@ impl Database {
     /// [`DatabaseError::Invalid`] if there are too many; an unavailable or full database.
     pub async fn add_silence(&self, silence: StoredSilence, author: &Author) -> DatabaseResult<()> {
         let request = WriteRequest::AddSilence(Box::new(silence), author.clone());
-        self.write(request).await?.done()
+        self.change(request).await
     }
 
     /// Ends a silence. Audited as `silence.delete`.
@@ -37,7 +39,7 @@ impl Database {
     /// [`DatabaseError::Missing`] if no silence has this id; an unavailable or full database.
     pub async fn delete_silence(&self, id: &str, author: &Author) -> DatabaseResult<()> {
         let request = WriteRequest::DeleteSilence(id.to_owned(), author.clone());
-        self.write(request).await?.done()
+        self.change(request).await
     }
 
     /// Returns the silences that end after a time, by id.
@@ -45,15 +47,9 @@ impl Database {
     /// # Errors
     /// An unavailable or damaged database, or one that an older program made and that was not written since.
     pub async fn silences(&self, now: u64) -> DatabaseResult<Vec<StoredSilence>> {
-        let sql = "SELECT id, body, until FROM silence WHERE until > $1 ORDER BY id LIMIT 1000";
-        self.list(sql, parameters![now], |row| {
-            Ok(StoredSilence {
-                id: row.text(0)?,
-                body: row.text(1)?,
-                until: row.number(2)?,
-            })
-        })
-        .await
+        let mut select = Select::records::<StoredSilence>();
+        select.and("until > ", now);
+        self.records(select.order_by("id", SILENCES_MAX)).await
     }
 }
 
@@ -72,14 +68,16 @@ pub(in crate::control::database) async fn add_silence(
         .fetch_one("SELECT count(*) FROM silence", &[])
         .await?
         .map_or(Ok(0), |row| row.number(0))?;
-    if count >= SILENCES_MAX {
+    if count >= SILENCES_MAX as u64 {
         let text = format!("there are {count} silences already; end some of them");
         return Err(DatabaseError::Invalid(text));
     }
     let sql = "INSERT INTO silence (id, body, until) VALUES ($1, $2, $3)";
     let parameters = parameters![&silence.id, &silence.body, silence.until];
     ledger.connection.execute(sql, parameters).await?;
-    audit(ledger, author, "silence.add", &silence.id, ("", &silence.body)).await
+    ledger
+        .note(author, "silence.add", &silence.id, ("", &silence.body))
+        .await
 }
 
 pub(in crate::control::database) async fn delete_silence(
@@ -95,23 +93,7 @@ pub(in crate::control::database) async fn delete_silence(
     let body = found.text(0)?;
     let sql = "DELETE FROM silence WHERE id = $1";
     ledger.connection.execute(sql, parameters![id]).await?;
-    audit(ledger, author, "silence.delete", id, (&body, "")).await
+    ledger.note(author, "silence.delete", id, (&body, "")).await
 }
 
-async fn audit(
-    ledger: &mut Ledger,
-    author: &Author,
-    action: &str,
-    target: &str,
-    (before, after): (&str, &str),
-) -> DatabaseResult<()> {
-    let draft = AuditDraft {
-        author,
-        action,
-        target,
-        before,
-        after,
-        revision: 0,
-    };
-    ledger.audit(draft).await.map(|_| ())
-}
+record!(StoredSilence, "silence": id, body, until);

@@ -3,12 +3,12 @@
 use super::ledger::{AuditDraft, Ledger};
 use crate::control::database::connection::parameters;
 use crate::control::database::error::{DatabaseError, DatabaseResult, StaleItem};
-use crate::control::database::query::{PARAMETERS, value_rows};
+use crate::control::database::query::{PARAMETERS, record, value_rows};
 use crate::control::database::requests::{
     CommitRequest, Committed, IdempotencyKey, ItemCondition, ItemKey, RowCheck, RuleChange,
 };
-use crate::control::database::{access, attributes, rows, versions};
-use crate::control::model::{Author, ChangeBody, Digest, LoggedChange, Precondition};
+use crate::control::database::{access, rows, versions};
+use crate::control::model::{Author, ChangeBody, Digest, LoggedChange, OverrideRow, Precondition, SubjectAttribute};
 use sqlx::AssertSqlSafe;
 
 mod batch;
@@ -232,12 +232,12 @@ async fn item_state(ledger: &mut Ledger, item: &ItemKey) -> DatabaseResult<(u64,
         }
         ItemKey::Row(key) => {
             let subject = rows::subject_text(&key.subject);
-            let found = rows::find_rows(connection, &[[&key.domain, &key.rule, &subject]]).await?;
+            let found: Vec<OverrideRow> = record::find(connection, &[[&key.domain, &key.rule, &subject]]).await?;
             found.first().map(|row| (row.revision, batch::row_json(row)))
         }
         ItemKey::Attribute(key) => {
             let key = [&*key.source, &key.subject, &key.name];
-            let found = attributes::find_attributes(connection, &[key]).await?;
+            let found: Vec<SubjectAttribute> = record::find(connection, &[key]).await?;
             found
                 .first()
                 .map(|attribute| (attribute.revision, batch::attribute_json(attribute)))
@@ -277,17 +277,28 @@ async fn publish(
         add_history(ledger, rules, change.revision).await?;
     }
     let action = if is_rollback { "rollback" } else { "publish" };
-    ledger
-        .audit(AuditDraft {
-            author: &request.author,
-            action: request.action.as_deref().unwrap_or(action),
-            target: &target,
-            before: &before,
-            after: &batch::version_json(version, &digest),
-            revision: change.revision,
-        })
-        .await?;
+    let after = batch::version_json(version, &digest);
+    audit(ledger, request, action, (&target, change.revision), (&before, &after)).await?;
     Ok(Some(change))
+}
+
+/// Appends the audit entry of a change, with the action that the request gives it, or else this one.
+async fn audit(
+    ledger: &mut Ledger,
+    request: &CommitRequest,
+    action: &str,
+    (target, revision): (&str, u64),
+    (before, after): (&str, &str),
+) -> DatabaseResult<()> {
+    let draft = AuditDraft {
+        author: &request.author,
+        action: request.action.as_deref().unwrap_or(action),
+        target,
+        before,
+        after,
+        revision,
+    };
+    ledger.audit(draft).await.map(|_| ())
 }
 
 async fn add_history(ledger: &mut Ledger, rules: &[RuleChange], revision: u64) -> DatabaseResult<()> {

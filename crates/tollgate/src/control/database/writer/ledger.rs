@@ -1,10 +1,13 @@
 //! The head and the audit log inside a transaction that writes: each change gets the next revision, each entry the next number.
 
 use crate::control::chain::{audit_hash, change_text, next_chain_of_text};
-use crate::control::database::connection::{Connection, ResultRow, parameters};
+use crate::control::database::connection::{Connection, Parameter, parameters};
 use crate::control::database::error::{DatabaseError, DatabaseResult};
+use crate::control::database::query::record::{Columns, Record as _, record};
+use crate::control::database::query::value_rows;
 use crate::control::database::schema;
 use crate::control::model::{AuditEntry, Author, ChangeBody, DatabaseHead, Digest, LoggedChange};
+use sqlx::AssertSqlSafe;
 
 /// A transaction that writes.
 pub(in crate::control::database) struct Ledger {
@@ -49,15 +52,6 @@ pub(in crate::control::database) struct AuditDraft<'a> {
 
 /// The most rows, and the most attributes.
 pub(in crate::control::database) const ITEMS_MAX: u64 = 1_000_000;
-
-const HEAD: &str = "SELECT database_id, epoch, revision, live_version, chain FROM head WHERE one = 1";
-/// With the last migration: another program may have migrated the tables since this one did.
-const HEAD_TO_WRITE: &str =
-    "SELECT database_id, epoch, revision, live_version, chain, (SELECT max(number) FROM migration)
-    FROM head WHERE one = 1";
-const HEAD_TO_WRITE_LOCKED: &str =
-    "SELECT database_id, epoch, revision, live_version, chain, (SELECT max(number) FROM migration)
-    FROM head WHERE one = 1 FOR UPDATE";
 
 impl Ledger {
     pub(in crate::control::database) const fn new(connection: Connection, now: u64) -> Self {
@@ -123,29 +117,36 @@ impl Ledger {
         entry.hash = audit_hash(&entry);
         state.audit_seq = entry.seq;
         state.audit_end = entry.hash;
-        self.connection
-            .execute(
-                "INSERT INTO audit (seq, at, actor, via, address, request, action, target, reason, before, after, revision,
-                 prev, hash) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
-                parameters![
-                    entry.seq,
-                    entry.at,
-                    &entry.actor,
-                    &entry.via,
-                    &entry.address,
-                    &entry.request,
-                    &entry.action,
-                    &entry.target,
-                    &entry.reason,
-                    &entry.before,
-                    &entry.after,
-                    entry.revision,
-                    &entry.prev,
-                    &entry.hash,
-                ],
-            )
-            .await?;
+        let mut parameters: Vec<Parameter<'_>> = vec![entry.seq.into(), entry.at.into()];
+        parameters.extend(entry.texts().map(Parameter::from));
+        parameters.extend([entry.revision.into(), (&entry.prev).into(), (&entry.hash).into()]);
+        let sql = format!(
+            "INSERT INTO {} ({}) VALUES {}",
+            AuditEntry::TABLE,
+            AuditEntry::COLUMNS,
+            value_rows(self.connection.placeholder(), 1, parameters.len())
+        );
+        self.connection.execute(AssertSqlSafe(sql), &parameters).await?;
         Ok(entry)
+    }
+
+    /// Appends the audit entry of a change without a revision.
+    pub(in crate::control::database) async fn note(
+        &mut self,
+        author: &Author,
+        action: &str,
+        target: &str,
+        (before, after): (&str, &str),
+    ) -> DatabaseResult<()> {
+        let draft = AuditDraft {
+            author,
+            action,
+            target,
+            before,
+            after,
+            revision: 0,
+        };
+        self.audit(draft).await.map(|_| ())
     }
 
     /// Counts items that are added and removed.
@@ -240,14 +241,24 @@ impl Ledger {
 
     async fn locked(&mut self) -> DatabaseResult<&mut LedgerState> {
         if self.state.is_none() {
-            let sql = if self.connection.is_postgres() {
-                HEAD_TO_WRITE_LOCKED
-            } else {
-                HEAD_TO_WRITE
-            };
-            let row = self.connection.fetch_one(sql, &[]).await?.ok_or_else(no_head)?;
-            schema::check_migration(row.number(5)?)?;
-            let head = head_of(&row)?;
+            // With the last migration: another program may have migrated the tables since this one did.
+            let sql = format!(
+                "SELECT (SELECT max(number) FROM migration), {} FROM head WHERE one = 1{}",
+                DatabaseHead::COLUMNS,
+                if self.connection.is_postgres() {
+                    " FOR UPDATE"
+                } else {
+                    ""
+                }
+            );
+            let row = self
+                .connection
+                .fetch_one(AssertSqlSafe(sql), &[])
+                .await?
+                .ok_or_else(no_head)?;
+            let mut columns = Columns::of(&row);
+            schema::check_migration(columns.take()?)?;
+            let head = DatabaseHead::take(&mut columns)?;
             // Read after the lock: another writer may have appended until then.
             let end = self
                 .connection
@@ -291,19 +302,15 @@ impl SizedTable {
 
 /// Reads the head.
 pub(in crate::control::database) async fn read_head(connection: &mut Connection) -> DatabaseResult<DatabaseHead> {
-    let row = connection.fetch_one(HEAD, &[]).await?.ok_or_else(no_head)?;
-    head_of(&row)
+    let sql = format!("{} WHERE one = 1", DatabaseHead::select());
+    let row = connection
+        .fetch_one(AssertSqlSafe(sql), &[])
+        .await?
+        .ok_or_else(no_head)?;
+    DatabaseHead::read(&row)
 }
 
-fn head_of(row: &ResultRow) -> DatabaseResult<DatabaseHead> {
-    Ok(DatabaseHead {
-        database_id: row.text(0)?,
-        epoch: row.number(1)?,
-        revision: row.number(2)?,
-        live_version: row.number(3)?,
-        chain: row.parsed(4, Digest::parse)?,
-    })
-}
+record!(DatabaseHead, "head": database_id, epoch, revision, live_version, chain);
 
 fn no_head() -> DatabaseError {
     DatabaseError::Corrupt("the head is missing".to_owned())

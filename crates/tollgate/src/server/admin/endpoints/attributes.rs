@@ -1,7 +1,7 @@
 //! Subject attributes. They apply in all domains, so only callers of all domains see and change them.
 
 use super::EndpointResult;
-use super::overrides::{audit_export, with_lines, with_next, with_notices};
+use super::overrides::{audit_export, export_reply, import_reply, put_reply, with_lines};
 use super::stale::{self, PresentItem};
 use crate::control::database::{AttributeFilter, AttributeKey};
 use crate::control::model::SubjectAttribute;
@@ -53,10 +53,7 @@ pub(in crate::server::admin) async fn list(call: Call) -> EndpointResult {
     let (filter, limit) = (filter(&call)?, call.limit(1_000)?);
     let after: Option<AttributeKey> = call.after()?;
     let found = call.control().attributes(&filter, after.as_ref(), limit).await;
-    let next = match found.last() {
-        Some(last) if found.len() == limit => call.cursor(&key(last)),
-        _ => None,
-    };
+    let next = call.next(&found, limit, key);
     Ok(Reply::page(
         found.iter().map(|attribute| item(&call, attribute)).collect(),
         next,
@@ -97,11 +94,7 @@ pub(in crate::server::admin) async fn put(call: Call) -> EndpointResult {
     call.check_unrestricted()?;
     let key = query_key(&call)?;
     let body: AttributeBody = call.json()?;
-    let options = WriteOptions {
-        precondition: call.precondition(&body.reason)?,
-        allow_orphan: false,
-        dry_run: call.query.flag("dry_run")?,
-    };
+    let options = call.write_options(&body.reason)?;
     let author = call.author(&body.reason)?;
     let is_new = call.control().attribute(&key).await.is_none();
     let mut attribute = SubjectAttribute {
@@ -123,17 +116,8 @@ pub(in crate::server::admin) async fn put(call: Call) -> EndpointResult {
         Err(error) => return Err(stale(&call, error, Some(&attribute.value)).await),
     };
     attribute.revision = written.revision;
-    let status = if is_new && !options.dry_run {
-        StatusCode::CREATED
-    } else {
-        StatusCode::OK
-    };
-    let mut item = item(&call, &attribute);
-    if let (true, Value::Object(members)) = (options.dry_run, &mut item) {
-        members.insert("dry_run".into(), true.into());
-    }
-    let item = with_notices(&call, item, &[]);
-    Ok(Reply::item(status, item, written.epoch, written.revision))
+    let item = item(&call, &attribute);
+    Ok(put_reply(&call, is_new, (item, &[]), &written, &options))
 }
 
 /// The problem of a write of one attribute.
@@ -158,11 +142,7 @@ pub(in crate::server::admin) async fn delete(call: Call) -> EndpointResult {
     call.check_unrestricted()?;
     let key = query_key(&call)?;
     let reason = call.query.get("reason").unwrap_or_default();
-    let options = WriteOptions {
-        precondition: call.precondition(reason)?,
-        allow_orphan: false,
-        dry_run: call.query.flag("dry_run")?,
-    };
+    let options = call.write_options(reason)?;
     if call.control().attribute(&key).await.is_none() {
         return Err(AdminProblem::not_found("there is no such subject attribute"));
     }
@@ -209,15 +189,7 @@ pub(in crate::server::admin) async fn import(call: Call) -> EndpointResult {
         .import_attributes(writes.collect(), &options, call.author(reason)?)
         .await;
     let written = written.map_err(|error| with_lines(error, &lines))?;
-    let imported = json!({
-        "rows": lines.len(),
-        "changed": written.changed,
-        "revisions": written.revisions,
-        "revision": written.revision,
-        "epoch": written.epoch,
-        "dry_run": options.dry_run,
-    });
-    Ok(Reply::ok(&with_notices(&call, imported, &[])))
+    Ok(import_reply(&call, lines.len(), &[], &written, &options))
 }
 
 pub(in crate::server::admin) async fn export(call: Call) -> EndpointResult {
@@ -226,10 +198,7 @@ pub(in crate::server::admin) async fn export(call: Call) -> EndpointResult {
     let (filter, limit) = (filter(&call)?, call.limit(10_000)?);
     let after: Option<AttributeKey> = call.after()?;
     let found = call.control().attributes(&filter, after.as_ref(), limit).await;
-    let mut text = String::new();
-    if format == TableFormat::Csv {
-        text.push_str(&format!("{}\n", COLUMNS.join(",")));
-    }
+    let mut text = format.header(&COLUMNS);
     for row in &found {
         let cells = [&row.source, &row.subject, &row.name, &row.value];
         let line = match format {
@@ -243,11 +212,7 @@ pub(in crate::server::admin) async fn export(call: Call) -> EndpointResult {
         text.push('\n');
     }
     audit_export(&call, "attributes", found.len()).await?;
-    let reply = Reply::new(StatusCode::OK, format.content_type(), text);
-    Ok(match found.last() {
-        Some(last) if found.len() == limit => with_next(reply, call.cursor(&key(last))),
-        _ => reply,
-    })
+    Ok(export_reply(format, text, call.next(&found, limit, key)))
 }
 
 const COLUMNS: [&str; 4] = ["source", "subject", "name", "value"];

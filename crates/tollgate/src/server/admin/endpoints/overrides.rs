@@ -4,7 +4,7 @@ use super::EndpointResult;
 use super::stale::{self, PresentItem};
 use crate::control::database::{AuditRecord, RowFilter, RowKey};
 use crate::control::model::{OverrideRow, SubjectValues};
-use crate::control::{ControlError, RowWrite, SetProblem, WriteOptions};
+use crate::control::{ControlError, RowWrite, SetProblem, WriteOptions, Written};
 use crate::server::admin::access::now_ms;
 use crate::server::admin::problem::AdminProblem;
 use crate::server::admin::reply::Reply;
@@ -73,10 +73,7 @@ pub(in crate::server::admin) async fn list(call: Call) -> EndpointResult {
         return orphans(&call, &filter, after, limit).await;
     }
     let rows = call.control().rows(&filter, after.as_ref(), limit).await;
-    let next = match rows.last() {
-        Some(last) if rows.len() == limit => call.cursor(&key(last)),
-        _ => None,
-    };
+    let next = call.next(&rows, limit, key);
     Ok(Reply::page(rows.iter().map(|row| row_item(&call, row)).collect(), next))
 }
 
@@ -160,9 +157,8 @@ pub(in crate::server::admin) async fn put(call: Call) -> EndpointResult {
         need_reason(&body.reason, "a ban")?;
     }
     let options = WriteOptions {
-        precondition: call.precondition(&body.reason)?,
         allow_orphan: body.allow_orphan,
-        dry_run: call.query.flag("dry_run")?,
+        ..call.write_options(&body.reason)?
     };
     let author = call.author(&body.reason)?;
     // Terms of an equal meaning are no change, however they are written.
@@ -195,20 +191,30 @@ pub(in crate::server::admin) async fn put(call: Call) -> EndpointResult {
         Err(error) => return Err(stale(&call, error, Some(&row)).await),
     };
     row.revision = written.revision;
-    let status = if is_new && !options.dry_run {
-        StatusCode::CREATED
-    } else {
-        StatusCode::OK
-    };
-    let mut item = row_item(&call, &row);
     let subject = [(row.domain.as_str(), row.rule.as_str(), &row.subject)];
     let mut warnings = call.control().row_warnings(subject);
     warnings.iter_mut().for_each(|warning| warning.line = None);
+    let item = row_item(&call, &row);
+    Ok(put_reply(&call, is_new, (item, &warnings), &written, &options))
+}
+
+/// The result of a write of one item, with its warnings.
+pub(in crate::server::admin) fn put_reply(
+    call: &Call,
+    is_new: bool,
+    (mut item, warnings): (Value, &[SetProblem]),
+    written: &Written,
+    options: &WriteOptions,
+) -> Reply {
+    let status = match is_new && !options.dry_run {
+        true => StatusCode::CREATED,
+        false => StatusCode::OK,
+    };
     if let (true, Value::Object(members)) = (options.dry_run, &mut item) {
         members.insert("dry_run".into(), true.into());
     }
-    let item = with_notices(&call, item, &warnings);
-    Ok(Reply::item(status, item, written.epoch, written.revision))
+    let item = with_notices(call, item, warnings);
+    Reply::item(status, item, written.epoch, written.revision)
 }
 
 /// The result of a write with its warnings, and with the instances that are too old to read what was written: they go on without it.
@@ -294,9 +300,8 @@ pub(in crate::server::admin) async fn delete(call: Call) -> EndpointResult {
     let key = query_key(&call)?;
     let reason = call.query.get("reason").unwrap_or_default();
     let options = WriteOptions {
-        precondition: call.precondition(reason)?,
         allow_orphan: true,
-        dry_run: call.query.flag("dry_run")?,
+        ..call.write_options(reason)?
     };
     if call.control().row(&key).await.is_none() {
         return Err(AdminProblem::not_found("there is no such override row"));
@@ -375,6 +380,17 @@ pub(in crate::server::admin) async fn import(call: Call) -> EndpointResult {
     to_file_lines(&mut warnings, &lines);
     let written = call.control().import_rows(writes, &options, call.author(reason)?).await;
     let written = written.map_err(|error| with_lines(error, &lines))?;
+    Ok(import_reply(&call, count, &warnings, &written, &options))
+}
+
+/// The result of an import of so many items.
+pub(in crate::server::admin) fn import_reply(
+    call: &Call,
+    count: usize,
+    warnings: &[SetProblem],
+    written: &Written,
+    options: &WriteOptions,
+) -> Reply {
     let imported = json!({
         "rows": count,
         "changed": written.changed,
@@ -383,7 +399,7 @@ pub(in crate::server::admin) async fn import(call: Call) -> EndpointResult {
         "epoch": written.epoch,
         "dry_run": options.dry_run,
     });
-    Ok(Reply::ok(&with_notices(&call, imported, &warnings)))
+    Reply::ok(&with_notices(call, imported, warnings))
 }
 
 /// The error of an import, with the lines of the file instead of the indices of rows.
@@ -410,10 +426,7 @@ pub(in crate::server::admin) async fn export(call: Call) -> EndpointResult {
     let (filter, limit) = (filter(&call)?, call.limit(10_000)?);
     let after: Option<RowKey> = call.after()?;
     let rows = call.control().rows(&filter, after.as_ref(), limit).await;
-    let mut text = String::new();
-    if format == TableFormat::Csv {
-        text.push_str(&format!("{}\n", COLUMNS.join(",")));
-    }
+    let mut text = format.header(&COLUMNS);
     for row in &rows {
         match format {
             TableFormat::Ndjson => {
@@ -442,11 +455,7 @@ pub(in crate::server::admin) async fn export(call: Call) -> EndpointResult {
         }
     }
     audit_export(&call, "overrides", rows.len()).await?;
-    let reply = Reply::new(StatusCode::OK, format.content_type(), text);
-    Ok(match rows.last() {
-        Some(last) if rows.len() == limit => with_next(reply, call.cursor(&key(last))),
-        _ => reply,
-    })
+    Ok(export_reply(format, text, call.next(&rows, limit, key)))
 }
 
 /// Audits an export; without the database nothing is exported.
@@ -465,8 +474,9 @@ pub(in crate::server::admin) async fn audit_export(call: &Call, what: &str, coun
     Ok(())
 }
 
-/// The position of the next part of an export, as a header.
-pub(in crate::server::admin) fn with_next(reply: Reply, next: Option<String>) -> Reply {
+/// The result of an export, with the position of the next part as a header.
+pub(in crate::server::admin) fn export_reply(format: TableFormat, text: String, next: Option<String>) -> Reply {
+    let reply = Reply::new(StatusCode::OK, format.content_type(), text);
     match next {
         Some(next) => reply.with_header(HeaderName::from_static("x-tollgate-next"), &next),
         None => reply,

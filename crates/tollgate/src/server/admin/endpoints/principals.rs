@@ -32,11 +32,8 @@ async fn principals(call: &Call, kind: PrincipalKind) -> EndpointResult {
     let mut all = call.database()?.principals().await?;
     all.retain(|principal| principal.kind == kind && after.as_ref().is_none_or(|after| principal.name > *after));
     all.sort_by(|one, other| one.name.cmp(&other.name));
-    let next = match all.len() > limit {
-        true => all.get(limit - 1).and_then(|last| call.cursor(&last.name)),
-        false => None,
-    };
-    Ok(Reply::page(all.iter().take(limit).map(principal_item).collect(), next))
+    let (page, next) = call.first_page(&all, limit, |last| &last.name);
+    Ok(Reply::page(page.iter().map(principal_item).collect(), next))
 }
 
 #[derive(Deserialize)]

@@ -43,8 +43,8 @@ pub(in crate::server::admin) async fn list(call: Call) -> EndpointResult {
     let (domains, limit) = (call.domains()?, call.limit(1_000)?);
     let after: Option<(String, String)> = call.after()?;
     let text = call.query.get("q").map(str::to_lowercase);
-    let mode = one_of(&call, "mode", &["enforce", "shadow", "disabled"])?;
-    let layer = one_of(&call, "layer", &["quickstart", "file", "managed"])?;
+    let mode = call.query.one_of("mode", &["enforce", "shadow", "disabled"])?;
+    let layer = call.query.one_of("layer", &["quickstart", "file", "managed"])?;
     let control = call.control();
     let snapshot = call.service.gate.snapshot(Protocol::Http);
     let mut found: Vec<&Rule> = snapshot.limiter().rules().rules().iter().collect();
@@ -60,28 +60,10 @@ pub(in crate::server::admin) async fn list(call: Call) -> EndpointResult {
             && layer.is_none_or(|layer| layer_name == layer)
     });
     found.sort_by_key(|rule| (rule.domain(), rule.id()));
-    let next = match (found.len() > limit, found.get(limit - 1)) {
-        (true, Some(last)) => call.cursor(&(last.domain(), last.id())),
-        _ => None,
-    };
-    let items: Vec<Value> = found
-        .iter()
-        .take(limit)
-        .map(|rule| item(rule, control.layer_of(rule)))
-        .collect();
+    let (page, next) = call.first_page(&found, limit, |last| (last.domain(), last.id()));
+    let items: Vec<Value> = page.iter().map(|rule| item(rule, control.layer_of(rule))).collect();
     let tag = etag::text(call.epoch(), control.live().set_revision);
     Ok(Reply::ok(&json!({ "items": items, "next": next, "etag": tag })))
-}
-
-/// A parameter that is one of these words.
-fn one_of<'c>(call: &'c Call, name: &str, words: &[&str]) -> Result<Option<&'c str>, AdminProblem> {
-    match call.query.raw(name) {
-        Some(word) if !words.contains(&word) => Err(AdminProblem::field(
-            name,
-            format!("must be one of: {}", words.join(", ")),
-        )),
-        found => Ok(found),
-    }
 }
 
 /// The domain and the id that the query names.

@@ -258,11 +258,9 @@ pub(in crate::server::admin) async fn sessions(call: Call) -> EndpointResult {
         };
         after.as_ref().is_none_or(is_later)
     });
-    let next = match (found.len() > limit, found.get(limit - 1)) {
-        (true, Some(last)) => call.cursor(&(last.created_at, last.id_hash.to_string())),
-        _ => None,
-    };
-    let items = found.iter().take(limit).map(|session| {
+    let key = |last: &Session| (last.created_at, last.id_hash.to_string());
+    let (page, next) = call.first_page(&found, limit, key);
+    let items = page.iter().map(|session| {
         json!({
             "id": session.id_hash.to_string().get(..16),
             "principal": name(&session.principal),

@@ -22,15 +22,7 @@ pub(super) struct PresentItem {
 
 /// Rejects a write whose condition does not hold for an item of this revision; 0: it does not exist. The commit checks it again.
 pub(super) fn check(precondition: &Precondition, epoch: u64, revision: u64) -> Result<(), Box<StaleItem>> {
-    let holds = match *precondition {
-        Precondition::Any => true,
-        Precondition::Absent => revision == 0,
-        Precondition::Unchanged {
-            epoch: expected,
-            revision: at,
-        } => (expected, at) == (epoch, revision),
-    };
-    match holds {
+    match precondition.holds(epoch, revision) {
         true => Ok(()),
         false => Err(Box::new(StaleItem {
             epoch,

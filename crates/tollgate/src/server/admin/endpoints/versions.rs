@@ -22,10 +22,7 @@ pub(in crate::server::admin) async fn list(call: Call) -> EndpointResult {
     let before: Option<u64> = call.after()?;
     let versions = call.database()?.versions(before, limit).await?;
     let live = call.control().status();
-    let next = match versions.last() {
-        Some(last) if versions.len() == limit => call.cursor(&last.number),
-        _ => None,
-    };
+    let next = call.next(&versions, limit, |last| last.number);
     let items: Vec<Value> = versions.iter().map(|meta| version(&call, meta, live.version)).collect();
     let tag = etag::text(call.epoch(), live.set_revision);
     Ok(Reply::ok(&json!({ "items": items, "next": next, "etag": tag })))

@@ -30,6 +30,14 @@ impl TableFormat {
         }
     }
 
+    /// The first line of a list in this form; empty where each line names its columns.
+    pub(in crate::server::admin) fn header(self, columns: &[&str]) -> String {
+        match self {
+            Self::Ndjson => String::new(),
+            Self::Csv => format!("{}\n", columns.join(",")),
+        }
+    }
+
     /// The type of a body in this form.
     pub(in crate::server::admin) const fn content_type(self) -> &'static str {
         match self {

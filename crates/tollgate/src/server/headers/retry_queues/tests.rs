@@ -1,5 +1,5 @@
 use super::*;
-use tollgate_limiter::core::testing::rules::rule_set;
+use tollgate_limiter::core::testing::rules::{attempt, attribute_pairs, rule_set};
 
 fn cost(units: u64) -> Cost {
     Cost::new(units).expect("in range")
@@ -77,19 +77,8 @@ fn extra(
     attributes: &[(&str, &str)],
     wait: Micros,
 ) -> Micros {
-    use tollgate_limiter::core::rules::Attribute;
-    let attributes: Vec<Attribute<'_>> = attributes
-        .iter()
-        .map(|(name, value)| Attribute {
-            name,
-            value: value.as_bytes(),
-        })
-        .collect();
-    let attempt = Attempt {
-        domain: "default",
-        attributes: &attributes,
-        cost: Cost::ONE,
-    };
+    let attributes = attribute_pairs(attributes.iter().copied());
+    let attempt = attempt(&attributes);
     let plan = rules.plan(&attempt, |_, _| ());
     let line = plan.lines.first().expect("a rule that matches");
     let caller = queues.caller_hash(line.rule, &attempt, RetryCaller::Attributes);

@@ -154,14 +154,12 @@ const VALUE_BYTES_MAX: usize = 256;
 mod tests {
     use super::*;
     use crate::server::telemetry::Protocol;
-    use tollgate_limiter::core::rules::{Attempt, Attribute, ParserOptions, RuleSet, RulesParser, Verdict};
-    use tollgate_limiter::core::{Cost, Micros, Source, problem, yaml};
+    use tollgate_limiter::core::rules::{Attempt, Attribute, RuleSet, Verdict};
+    use tollgate_limiter::core::testing::rules::rule_set;
+    use tollgate_limiter::core::{Cost, Micros, Source};
 
     fn some_rules() -> RuleSet {
-        let text = "rules: [{ id: plan, limit: 1/s }]";
-        let mut parser = RulesParser::new(ParserOptions::default());
-        parser.add_file(&yaml::parse(&problem::Origin::new("rules.yaml", text)).unwrap());
-        parser.finish().unwrap().rules
+        rule_set("rules: [{ id: plan, limit: 1/s }]")
     }
 
     fn record(live: &LiveDecisions, allowed: bool, value: &str) {

@@ -162,28 +162,14 @@ mod tests {
     use crate::server::gate::Gate;
     use crate::server::telemetry::Protocol;
     use crate::server::telemetry::watch::series::Resolution;
-    use tollgate_limiter::core::rules::{Attempt, Attribute, ParserOptions, RulesParser};
-    use tollgate_limiter::core::{Cost, Source, problem, yaml};
+    use tollgate_limiter::core::Source;
+    use tollgate_limiter::core::testing::rules::{attempt, attributes, rule_set as rules};
     use tollgate_limiter::store::memory::Memory;
 
-    fn rules(text: &str) -> RuleSet {
-        let mut parser = RulesParser::new(ParserOptions::default());
-        parser.add_file(&yaml::parse(&problem::Origin::new("rules.yaml", text)).unwrap());
-        parser.finish().unwrap().rules
-    }
-
     async fn check(gate: &Gate, times: usize) {
-        let attributes = [Attribute {
-            name: "user",
-            value: b"u",
-        }];
-        let attempt = Attempt {
-            domain: "default",
-            attributes: &attributes,
-            cost: Cost::ONE,
-        };
+        let attributes = attributes(&["user=u"]);
         for _ in 0..times {
-            gate.snapshot(Protocol::Http).check(&attempt).await;
+            gate.snapshot(Protocol::Http).check(&attempt(&attributes)).await;
         }
     }
 

@@ -68,6 +68,18 @@ pub(crate) struct StepWindow<T> {
     pub(crate) values: Vec<Option<T>>,
 }
 
+impl StepWindow<StepTotals> {
+    /// The counts alone.
+    pub(crate) fn counts(&self) -> StepWindow<StepCounts> {
+        let values = self.values.iter();
+        StepWindow {
+            start_ms: self.start_ms,
+            step_ms: self.step_ms,
+            values: values.map(|totals| totals.map(|totals| totals.counts)).collect(),
+        }
+    }
+}
+
 /// The figures of one rule in one second.
 #[derive(Clone, Debug)]
 pub(crate) struct RuleStep {

@@ -1,9 +1,10 @@
 //! Rows and attributes of one change: those that change nothing are left out, the others get one revision.
 
 use crate::control::database::error::DatabaseResult;
+use crate::control::database::query::record;
 use crate::control::database::requests::CommitRequest;
 use crate::control::database::rows::RowRecord;
-use crate::control::database::writer::ledger::{AuditDraft, Ledger, SizedTable};
+use crate::control::database::writer::ledger::{Ledger, SizedTable};
 use crate::control::database::{attributes, rows};
 use crate::control::model::{ChangeBody, Digest, LoggedChange, OverrideRow, SubjectAttribute, SubjectValues};
 use serde::Serialize;
@@ -83,16 +84,7 @@ pub(super) async fn apply(
     let after = joined(items.len(), items.iter().filter_map(Item::json_after));
     let change = ledger.append(&target, body).await?;
     execute(ledger, &items, revision, &request.author.actor).await?;
-    ledger
-        .audit(AuditDraft {
-            author: &request.author,
-            action: request.action.as_deref().unwrap_or(action),
-            target: &target,
-            before: &before,
-            after: &after,
-            revision: change.revision,
-        })
-        .await?;
+    super::audit(ledger, request, action, (&target, change.revision), (&before, &after)).await?;
     Ok((Some(change), unchanged))
 }
 
@@ -153,8 +145,8 @@ async fn find_stored(ledger: &mut Ledger, items: &mut [Item<'_>]) -> DatabaseRes
         of_kind.map(|item| item.name().1).collect()
     };
     let connection = &mut ledger.connection;
-    let rows = rows::find_rows(connection, &keys(ItemKind::Row)).await?;
-    let attributes = attributes::find_attributes(connection, &keys(ItemKind::Attribute)).await?;
+    let rows: Vec<OverrideRow> = record::find(connection, &keys(ItemKind::Row)).await?;
+    let attributes: Vec<SubjectAttribute> = record::find(connection, &keys(ItemKind::Attribute)).await?;
     let mut stored: HashMap<(ItemKind, [String; 3]), StoredItem> =
         HashMap::with_capacity(rows.len() + attributes.len());
     for row in rows {
@@ -218,9 +210,9 @@ async fn execute(ledger: &mut Ledger, items: &[Item<'_>], revision: u64, actor: 
     let [deleted_rows, deleted_attributes] = deleted;
     let connection = &mut ledger.connection;
     rows::upsert_rows(connection, &row_records, revision, actor).await?;
-    rows::delete_rows(connection, &deleted_rows).await?;
+    record::delete::<OverrideRow>(connection, &deleted_rows).await?;
     attributes::upsert_attributes(connection, &attribute_records, revision, actor).await?;
-    attributes::delete_attributes(connection, &deleted_attributes).await
+    record::delete::<SubjectAttribute>(connection, &deleted_attributes).await
 }
 
 impl<'c> Item<'c> {

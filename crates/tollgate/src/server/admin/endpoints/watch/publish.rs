@@ -58,15 +58,7 @@ async fn publish_totals(service: &AdminService) {
 async fn fleet_totals(service: &AdminService) -> Option<StepWindow<StepCounts>> {
     let reports = service.control.fleet_figures(None).await?;
     let own = service.gate.watch().series().totals(Resolution::Second);
-    let mut windows = vec![StepWindow {
-        start_ms: own.start_ms,
-        step_ms: own.step_ms,
-        values: own
-            .values
-            .iter()
-            .map(|totals| totals.map(|totals| totals.counts))
-            .collect(),
-    }];
+    let mut windows = vec![own.counts()];
     windows.extend(reports.iter().filter_map(|report| report.totals(Resolution::Second)));
     Some(sum(&windows))
 }

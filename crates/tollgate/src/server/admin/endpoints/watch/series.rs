@@ -21,18 +21,18 @@ use tollgate_limiter::core::rules::Attempt;
 
 pub(in crate::server::admin) async fn series(call: Call) -> EndpointResult {
     // Parameters of the other form are read too: one that is not valid is an error anywhere.
-    let is_table = one_of(&call, "scope", &["rules"])?.is_some();
-    let order = match one_of(&call, "sort", &["checks", "denied"])? {
+    let is_table = call.query.one_of("scope", &["rules"])?.is_some();
+    let order = match call.query.one_of("sort", &["checks", "denied"])? {
         Some("denied") => TableOrder::Denied,
         _ => TableOrder::Checks,
     };
     let limit = call.limit(1_000)?;
-    let resolution = match one_of(&call, "range", &["5m", "1h", "24h"])? {
+    let resolution = match call.query.one_of("range", &["5m", "1h", "24h"])? {
         Some("24h") => Resolution::Minute,
         Some("1h") => Resolution::TenSeconds,
         _ => Resolution::Second,
     };
-    let by_source = one_of(&call, "by", &["result", "source"])? == Some("source");
+    let by_source = call.query.one_of("by", &["result", "source"])? == Some("source");
     if is_table {
         let reports = call.control().fleet_figures(None).await.unwrap_or_default();
         return table(&call, &reports, order, limit);
@@ -62,15 +62,7 @@ pub(in crate::server::admin) async fn series(call: Call) -> EndpointResult {
         }
         (None, true) => {
             let own = series.totals(resolution);
-            let counts = StepWindow {
-                start_ms: own.start_ms,
-                step_ms: own.step_ms,
-                values: own
-                    .values
-                    .iter()
-                    .map(|totals| totals.map(|totals| totals.counts))
-                    .collect(),
-            };
+            let counts = own.counts();
             let window = |report: &FiguresReport| report.totals(resolution);
             let fleet = fleet_sum(&counts, reports.as_deref().map(Vec::as_slice), window);
             (of_totals(&own, fleet.as_ref(), by_source), fleet.is_some())
@@ -331,17 +323,6 @@ fn table_item(name: &RuleName, counts: &StepCounts, bands: &BandCounts) -> Value
         "shadow_denied": counts.shadow_denied,
         "utilization": utilization,
     })
-}
-
-/// A parameter that is one of these words.
-fn one_of<'c>(call: &'c Call, name: &str, words: &[&str]) -> Result<Option<&'c str>, AdminProblem> {
-    match call.query.raw(name) {
-        Some(word) if !words.contains(&word) => Err(AdminProblem::field(
-            name,
-            format!("must be one of: {}", words.join(", ")),
-        )),
-        found => Ok(found),
-    }
 }
 
 const MARKS_MAX: usize = 200;
