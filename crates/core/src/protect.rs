@@ -25,8 +25,8 @@ pub use adaptive_limit::{AdaptiveAlgorithm, AdaptiveConfig, AdaptiveLimit, Respo
 pub use adaptive_throttle::AdaptiveThrottle;
 pub use hold_times::HoldTimes;
 pub use pacer::{
-    Clearance, ExchangeOutcome, LocalRejection, PaceLimit, Pacer, PacerConfig, PolicyReport, PolicySource, Repeatability,
-    ResponseSummary, RetryDecision,
+    Clearance, ExchangeOutcome, LocalRejection, PaceLimit, Pacer, PacerConfig, PolicyReport, PolicySource,
+    Repeatability, ResponseSummary, RetryDecision,
 };
 pub use retry_budget::RetryBudget;
 pub use retry_spread::{RetryDenial, RetrySpread, retry_after_s, return_interval};

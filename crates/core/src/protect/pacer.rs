@@ -290,7 +290,11 @@ fn spread(asked: Micros, draw: u32) -> Micros {
 
 /// The wait before a retry where the server asked for none: full jitter over a time that doubles.
 fn jitter(response: &ResponseSummary, draw: u32) -> Micros {
-    let base = if response.is_throttle() { THROTTLE_BASE } else { FAILURE_BASE };
+    let base = if response.is_throttle() {
+        THROTTLE_BASE
+    } else {
+        FAILURE_BASE
+    };
     let doublings = response.attempt.saturating_sub(1).min(32);
     let most = Micros::new(base.get().saturating_mul(1 << doublings)).min(JITTER_MAX);
     uniform(most, draw)

@@ -87,7 +87,10 @@ fn run(server: Limit, headers: Headers, tasks: u64) -> Counts {
                 let standing = *decided.decision.standing();
                 let wait = match decided.decision {
                     Decision::Allow { .. } => None,
-                    Decision::Deny { retry: Retry::After(wait), .. } => Some(wait),
+                    Decision::Deny {
+                        retry: Retry::After(wait),
+                        ..
+                    } => Some(wait),
                     Decision::Deny { .. } => panic!("a cost of one passes some time"),
                 };
                 let reply = Reply {
@@ -103,7 +106,9 @@ fn run(server: Limit, headers: Headers, tasks: u64) -> Counts {
                 (now + latency(), Step::Receive { attempt, sent, reply })
             }
             Step::Receive { attempt, sent, reply } => {
-                let window = server.fill().map(|fill| Micros::from_secs(fill.get().div_ceil(1_000_000)));
+                let window = server
+                    .fill()
+                    .map(|fill| Micros::from_secs(fill.get().div_ceil(1_000_000)));
                 let report = PolicyReport {
                     id: 1,
                     quota: Some(server.capacity()),
@@ -114,10 +119,18 @@ fn run(server: Limit, headers: Headers, tasks: u64) -> Counts {
                 let response = ResponseSummary {
                     sent_at: Micros::new(sent),
                     attempt,
-                    outcome: if reply.denied { ExchangeOutcome::Throttled } else { ExchangeOutcome::Answered },
+                    outcome: if reply.denied {
+                        ExchangeOutcome::Throttled
+                    } else {
+                        ExchangeOutcome::Answered
+                    },
                     repeatability: Repeatability::Always,
                     retry_after: reply.asks_s.map(Micros::from_secs),
-                    policies: if headers == Headers::None { Vec::new() } else { vec![report] },
+                    policies: if headers == Headers::None {
+                        Vec::new()
+                    } else {
+                        vec![report]
+                    },
                 };
                 let draw = (now as u32).wrapping_mul(0x9e37_79b9);
                 match pacer.after(at, 1, response, draw) {
@@ -139,12 +152,36 @@ fn a_client_that_learns_is_hardly_ever_denied_whatever_the_algorithm_of_the_serv
     let servers: [(&str, Limit, [u64; 2]); 8] = [
         ("gcra 50/s burst 10", gcra(rate(50, 1), 10), [550, 500]),
         ("gcra 50/s burst 100", gcra(rate(50, 1), 100), [2_900, 2_000]),
-        ("token bucket 500/min", TokenBucket::new(rate(500, 60)).into(), [450, 450]),
-        ("fixed window 50/s", FixedWindow::new(rate(50, 1)).into(), [1_900, 2_300]),
-        ("fixed window 100 per 10s", FixedWindow::new(rate(100, 10)).into(), [500, 400]),
-        ("fixed window 600/min", FixedWindow::new(rate(600, 60)).into(), [300, 500]),
-        ("sliding counter 50/s", SlidingCounter::new(rate(50, 1)).into(), [2_200, 1_000]),
-        ("sliding log 200 per 10s", SlidingLog::new(rate(200, 10)).expect("in range").into(), [750, 850]),
+        (
+            "token bucket 500/min",
+            TokenBucket::new(rate(500, 60)).into(),
+            [450, 450],
+        ),
+        (
+            "fixed window 50/s",
+            FixedWindow::new(rate(50, 1)).into(),
+            [1_900, 2_300],
+        ),
+        (
+            "fixed window 100 per 10s",
+            FixedWindow::new(rate(100, 10)).into(),
+            [500, 400],
+        ),
+        (
+            "fixed window 600/min",
+            FixedWindow::new(rate(600, 60)).into(),
+            [300, 500],
+        ),
+        (
+            "sliding counter 50/s",
+            SlidingCounter::new(rate(50, 1)).into(),
+            [2_200, 1_000],
+        ),
+        (
+            "sliding log 200 per 10s",
+            SlidingLog::new(rate(200, 10)).expect("in range").into(),
+            [750, 850],
+        ),
     ];
     let mut failures = Vec::new();
     for (index, headers) in [Headers::Policy, Headers::Plain, Headers::None].into_iter().enumerate() {
@@ -155,7 +192,10 @@ fn a_client_that_learns_is_hardly_ever_denied_whatever_the_algorithm_of_the_serv
             let denied_max_percent = if headers == Headers::None { 30 } else { 1 };
             let passed_min = passed_min.get(index).copied().unwrap_or(400);
             if counts.denied * 100 > all * denied_max_percent || counts.passed < passed_min {
-                failures.push(format!("{headers:?}, {name}: {} passed, {} denied", counts.passed, counts.denied));
+                failures.push(format!(
+                    "{headers:?}, {name}: {} passed, {} denied",
+                    counts.passed, counts.denied
+                ));
             }
         }
     }

@@ -48,7 +48,11 @@ impl Client {
         };
         let config = PacerConfig {
             limit,
-            policies: if limit.is_none() { PolicySource::Learned } else { PolicySource::Configured },
+            policies: if limit.is_none() {
+                PolicySource::Learned
+            } else {
+                PolicySource::Configured
+            },
             ..PacerConfig::default()
         };
         Self {
@@ -88,7 +92,9 @@ impl Client {
     }
 
     fn response(&self, words: &[&str]) -> (ResponseSummary, u32) {
-        let [status, words @ ..] = words else { panic!("a status") };
+        let [status, words @ ..] = words else {
+            panic!("a status")
+        };
         let mut response = summary(match *status {
             "429" => ExchangeOutcome::Throttled,
             "503" => ExchangeOutcome::Unavailable,
@@ -163,7 +169,10 @@ fn retry_budget_obeys_its_examples() {
                 _ => "no",
             };
         }
-        (format!("{expected} {balance}"), format!("{result} {}", budget.balance()))
+        (
+            format!("{expected} {balance}"),
+            format!("{result} {}", budget.balance()),
+        )
     });
 }
 
@@ -334,7 +343,11 @@ proptest! {
 
 #[test]
 fn ten_thousand_requests_to_a_service_that_always_fails_are_at_most_1_11_times_as_many_attempts() {
-    for outcome in [ExchangeOutcome::Lost, ExchangeOutcome::Unavailable, ExchangeOutcome::Throttled] {
+    for outcome in [
+        ExchangeOutcome::Lost,
+        ExchangeOutcome::Unavailable,
+        ExchangeOutcome::Throttled,
+    ] {
         let mut pacer = Pacer::new(PacerConfig::default());
         let (mut now, mut attempts) = (1_000_000, 0_u64);
         for request in 0..10_000_u32 {
@@ -343,7 +356,11 @@ fn ten_thousand_requests_to_a_service_that_always_fails_are_at_most_1_11_times_a
                 let draw = request.wrapping_mul(0x9e37_79b9).rotate_left(attempt);
                 let sent_at = Micros::new(now);
                 now += 1_000;
-                let response = ResponseSummary { attempt, sent_at, ..summary(outcome) };
+                let response = ResponseSummary {
+                    attempt,
+                    sent_at,
+                    ..summary(outcome)
+                };
                 match pacer.after(Micros::new(now), 1, response, draw) {
                     RetryDecision::Retry(wait) => now += wait.get(),
                     RetryDecision::Done | RetryDecision::GiveUp => break,
@@ -351,7 +368,10 @@ fn ten_thousand_requests_to_a_service_that_always_fails_are_at_most_1_11_times_a
             }
         }
         // And not fewer: the budget is used.
-        assert!((11_000..=11_100).contains(&attempts), "{outcome:?}: {attempts} attempts");
+        assert!(
+            (11_000..=11_100).contains(&attempts),
+            "{outcome:?}: {attempts} attempts"
+        );
     }
 }
 

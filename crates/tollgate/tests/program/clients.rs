@@ -56,7 +56,9 @@ fn runs(language: &str, file: &str, program: &str, calls: &str) {
     std::fs::write(&script, format!("{client}\n{calls}")).expect("a file can be written");
     let mut command = Command::new(program);
     command.arg(&script).arg(server.url());
-    let output = command.output().unwrap_or_else(|error| panic!("{program}: {error}; scripts/clients installs it"));
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("{program}: {error}; scripts/clients installs it"));
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(
         text,

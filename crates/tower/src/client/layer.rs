@@ -9,9 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate_limiter::Limiter;
-use tollgate_limiter::core::protect::{
-    LocalRejection, PaceLimit, PacerConfig, PolicySource, RetryBudget,
-};
+use tollgate_limiter::core::protect::{LocalRejection, PaceLimit, PacerConfig, PolicySource, RetryBudget};
 use tollgate_limiter::core::{Limit, LimitError};
 use tollgate_limiter::limits::IntoLimit;
 use tollgate_limiter::store::Store;

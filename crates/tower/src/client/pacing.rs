@@ -127,7 +127,8 @@ impl<S: Store> Pacing<S> {
             };
             let waited = inner.now().get().saturating_sub(started.get());
             // A closed key opens with a spread beyond the longest wait.
-            if waited > inner.wait_max.get().saturating_add(SPREAD_MAX.get()) {
+            let spread = (inner.wait_max.get() / 10).max(SPREAD_MIN.get());
+            if waited > inner.wait_max.get().saturating_add(spread) {
                 return Err(Micros::new(waited.saturating_add(wait.get())).into());
             }
             tokio::time::sleep(wait.into()).await;
@@ -148,11 +149,11 @@ impl<S: Store> Pacing<S> {
             Clearance::TooLong(wait) => return Step::TooLong(wait),
         }
         // A charge that another task's request then overtook is still a charge, unless it is long ago.
-        let is_granted =
-            granted_at.is_some_and(|at| inner.now().get().saturating_sub(at.get()) < inner.transit.get());
+        let is_granted = granted_at.is_some_and(|at| inner.now().get().saturating_sub(at.get()) < inner.transit.get());
         if !is_granted {
             match inner.limits.charge(host, &learned).await {
                 Grant::After(delay) if delay > inner.wait_max => return Step::TooLong(delay),
+                Grant::After(Micros::ZERO) => {}
                 Grant::After(delay) => tokio::time::sleep(delay.into()).await,
                 Grant::Wait(wait) if wait > inner.wait_max => return Step::TooLong(wait),
                 Grant::Wait(wait) => return Step::Wait(wait),
@@ -273,5 +274,5 @@ impl<E: std::error::Error + 'static> std::error::Error for PacingError<E> {
 /// As many requests ask the limits at a time as pass in this time, so that a reply of a store is no bottleneck.
 const ASKING_SPAN: Micros = Micros::from_millis(20);
 const ASKING_MAX: u64 = 64;
-/// The longest spread of a wait of 30 s, the default, and more.
-const SPREAD_MAX: Micros = Micros::from_secs(5);
+/// The least by which a closed key opens later than it was asked to.
+const SPREAD_MIN: Micros = Micros::from_secs(1);

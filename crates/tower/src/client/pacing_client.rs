@@ -63,7 +63,10 @@ impl<S: Store> PacingClient<S> {
     /// A wait above `max_wait`, or the last error of the client.
     pub async fn execute(&self, request: Request) -> Result<Response, PacingError<reqwest::Error>> {
         let host = request.url().host_str().unwrap_or_default().to_owned();
-        let host = request.url().port().map_or(host.clone(), |port| format!("{host}:{port}"));
+        let host = request
+            .url()
+            .port()
+            .map_or(host.clone(), |port| format!("{host}:{port}"));
         let mut request = request;
         let mut attempt = 1;
         loop {

@@ -44,7 +44,7 @@ where
     S: Store + 'static,
     C: RepeatBody<B> + Clone + Send + Sync + 'static,
     B: Send + 'static,
-    R: Send,
+    R: Send + 'static,
 {
     type Response = Response<R>;
     type Error = PacingError<T::Error>;

@@ -62,12 +62,16 @@ async fn a_body_that_is_not_copied_is_sent_once() {
     let upstream = Upstream::answering(StatusCode::BAD_GATEWAY).await;
     let layer = PacerLayer::new(Limiter::in_memory());
     let mut client = layer.repeat_empty().layer(hyper_client());
-    let with_body = Request::put(upstream.uri()).body(Full::from(Bytes::from_static(b"body"))).unwrap();
+    let with_body = Request::put(upstream.uri())
+        .body(Full::from(Bytes::from_static(b"body")))
+        .unwrap();
     client.call(with_body).await.unwrap();
     assert_eq!(upstream.denied(), 1);
     client.call(upstream.get()).await.unwrap();
     assert_eq!(upstream.denied(), 4);
-    let mut client = PacerLayer::new(Limiter::in_memory()).never_repeat().layer(hyper_client());
+    let mut client = PacerLayer::new(Limiter::in_memory())
+        .never_repeat()
+        .layer(hyper_client());
     client.call(upstream.get()).await.unwrap();
     assert_eq!(upstream.denied(), 5);
 }

@@ -61,18 +61,25 @@ async fn four_limiters_on_one_redis_keep_to_one_limit_and_none_is_denied() {
 #[tokio::test]
 async fn a_wait_above_max_wait_is_an_error_at_once_and_nothing_is_sent() {
     let upstream = Upstream::limited(1, 1).await;
-    let layer = PacerLayer::new(Limiter::in_memory()).limit(Gcra::per_hour(1).burst(1)).unwrap();
+    let layer = PacerLayer::new(Limiter::in_memory())
+        .limit(Gcra::per_hour(1).burst(1))
+        .unwrap();
     let mut client = layer.max_wait(Duration::from_secs(5)).layer(hyper_client());
     assert_eq!(client.call(upstream.get()).await.unwrap().status(), StatusCode::OK);
     let error = client.call(upstream.get()).await.unwrap_err();
-    assert!(matches!(error, PacingError::TooLong { wait } if wait > Duration::from_secs(5)), "{error}");
+    assert!(
+        matches!(error, PacingError::TooLong { wait } if wait > Duration::from_secs(5)),
+        "{error}"
+    );
     assert_eq!((upstream.passed(), upstream.denied()), (1, 0));
 }
 
 #[tokio::test]
 async fn hosts_have_limits_of_their_own() {
     let (one, other) = (Upstream::limited(1, 1).await, Upstream::limited(1, 1).await);
-    let layer = PacerLayer::new(Limiter::in_memory()).limit(Gcra::per_hour(1).burst(1)).unwrap();
+    let layer = PacerLayer::new(Limiter::in_memory())
+        .limit(Gcra::per_hour(1).burst(1))
+        .unwrap();
     let mut client = layer.layer(hyper_client());
     for upstream in [&one, &other] {
         assert_eq!(client.call(upstream.get()).await.unwrap().status(), StatusCode::OK);
@@ -83,7 +90,9 @@ async fn hosts_have_limits_of_their_own() {
 #[tokio::test]
 async fn a_request_that_is_dropped_while_it_waits_frees_its_turn() {
     let upstream = Upstream::limited(10, 1).await;
-    let layer = PacerLayer::new(Limiter::in_memory()).limit(Gcra::per_second(10).burst(1)).unwrap();
+    let layer = PacerLayer::new(Limiter::in_memory())
+        .limit(Gcra::per_second(10).burst(1))
+        .unwrap();
     let client = layer.layer(hyper_client());
     let mut first = client.clone();
     assert_eq!(first.call(upstream.get()).await.unwrap().status(), StatusCode::OK);

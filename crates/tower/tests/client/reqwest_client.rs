@@ -37,7 +37,13 @@ async fn a_failure_is_retried_within_the_budget() {
     let upstream = Upstream::answering(StatusCode::BAD_GATEWAY).await;
     let pace = PacerLayer::new(Limiter::in_memory());
     let client = PacingClient::new(inner(), pace.pacing());
-    let send = |method| client.inner().request(method, upstream.uri().to_string()).build().unwrap();
+    let send = |method| {
+        client
+            .inner()
+            .request(method, upstream.uri().to_string())
+            .build()
+            .unwrap()
+    };
     client.execute(send(reqwest::Method::GET)).await.unwrap();
     assert_eq!(upstream.denied(), 3);
     client.execute(send(reqwest::Method::POST)).await.unwrap();

@@ -45,7 +45,9 @@ impl Upstream {
     pub(crate) async fn limited(per_second: u64, burst: u64) -> Self {
         let limiter = Limiter::in_memory();
         let rate = Rate::new(per_second, Micros::from_secs(1)).unwrap();
-        let limit = limiter.limit("upstream", Gcra::new(rate).with_burst(burst).unwrap()).unwrap();
+        let limit = limiter
+            .limit("upstream", Gcra::new(rate).with_burst(burst).unwrap())
+            .unwrap();
         let window = burst.div_ceil(per_second);
         Self::start(Kind::Limited {
             limiter,

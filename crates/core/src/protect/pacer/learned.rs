@@ -46,11 +46,21 @@ impl PolicyReport {
     /// The report without what is out of range. None if nothing is left of it.
     fn checked(self) -> Option<Self> {
         let quota = self.quota.filter(|quota| (1..=QUOTA_MAX).contains(quota));
-        let remaining = self.remaining.filter(|remaining| *remaining <= quota.unwrap_or(QUOTA_MAX));
-        let window = self.window.filter(|window| PERIOD_MIN <= *window && *window <= PERIOD_MAX);
+        let remaining = self
+            .remaining
+            .filter(|remaining| *remaining <= quota.unwrap_or(QUOTA_MAX));
+        let window = self
+            .window
+            .filter(|window| PERIOD_MIN <= *window && *window <= PERIOD_MAX);
         let reset = self.reset.filter(|reset| *reset <= PERIOD_MAX);
         let says_something = (quota.is_some() && window.is_some()) || remaining.is_some();
-        says_something.then_some(Self { id: self.id, quota, window: window.filter(|_| quota.is_some()), remaining, reset })
+        says_something.then_some(Self {
+            id: self.id,
+            quota,
+            window: window.filter(|_| quota.is_some()),
+            remaining,
+            reset,
+        })
     }
 }
 
@@ -83,7 +93,11 @@ impl LearnedPolicy {
         {
             let limit = PaceLimit::new(rate, quota);
             let pace = self.pace.unwrap_or_else(|| Pace::new(limit));
-            self.pace = Some(if pace.limit() == limit { pace } else { pace.with_limit(limit) });
+            self.pace = Some(if pace.limit() == limit {
+                pace
+            } else {
+                pace.with_limit(limit)
+            });
         }
         if let Some(remaining) = report.remaining {
             if let Some(pace) = &mut self.pace {

@@ -13,7 +13,9 @@ pub(super) fn named(headers: &HeaderMap) -> Vec<PolicyReport> {
     if limits.is_none() && headers.contains_key("ratelimit-limit") {
         return Vec::new();
     }
-    let policies = text(headers, "ratelimit-policy").and_then(|text| items(&text)).unwrap_or_default();
+    let policies = text(headers, "ratelimit-policy")
+        .and_then(|text| items(&text))
+        .unwrap_or_default();
     let mut reports = Vec::new();
     let mut foreign_units = Vec::new();
     for item in &policies {
@@ -49,7 +51,12 @@ pub(super) fn named(headers: &HeaderMap) -> Vec<PolicyReport> {
         };
         let quota = number("limit");
         let id = binding(&mut reports, quota);
-        record(&mut reports, id, number("remaining"), number("reset").map(Micros::from_secs));
+        record(
+            &mut reports,
+            id,
+            number("remaining"),
+            number("reset").map(Micros::from_secs),
+        );
     }
     reports
 }

@@ -23,7 +23,14 @@ fn read(lines: &[(&str, &str)]) -> Vec<Numbers> {
     let seconds = |time: Option<Micros>| time.map(|time| time.get() / 1_000_000);
     PolicyLearner::policies(&headers(lines), NOW)
         .into_iter()
-        .map(|report| (report.quota, seconds(report.window), report.remaining, seconds(report.reset)))
+        .map(|report| {
+            (
+                report.quota,
+                seconds(report.window),
+                report.remaining,
+                seconds(report.reset),
+            )
+        })
         .collect()
 }
 
@@ -32,10 +39,31 @@ fn all_dialects_say_the_same() {
     let full: Numbers = (Some(100), Some(60), Some(42), Some(17));
     let without_window: Numbers = (Some(100), None, Some(42), Some(17));
     let cases: [(&[(&str, &str)], Numbers); 9] = [
-        (&[("ratelimit-policy", "\"api\";q=100;w=60"), ("ratelimit", "\"api\";r=42;t=17")], full),
-        (&[("ratelimit-policy", "\"api\";q=100;w=60"), ("ratelimit", "\"api\";a=42;w=17;c=1")], full),
-        (&[("ratelimit-policy", "api;q=100;w=60"), ("ratelimit", "api;r=42;t=17")], full),
-        (&[("ratelimit-policy", "100;w=60"), ("ratelimit", "limit=100, remaining=42, reset=17")], full),
+        (
+            &[
+                ("ratelimit-policy", "\"api\";q=100;w=60"),
+                ("ratelimit", "\"api\";r=42;t=17"),
+            ],
+            full,
+        ),
+        (
+            &[
+                ("ratelimit-policy", "\"api\";q=100;w=60"),
+                ("ratelimit", "\"api\";a=42;w=17;c=1"),
+            ],
+            full,
+        ),
+        (
+            &[("ratelimit-policy", "api;q=100;w=60"), ("ratelimit", "api;r=42;t=17")],
+            full,
+        ),
+        (
+            &[
+                ("ratelimit-policy", "100;w=60"),
+                ("ratelimit", "limit=100, remaining=42, reset=17"),
+            ],
+            full,
+        ),
         (
             &[
                 ("ratelimit-limit", "100"),
@@ -46,7 +74,11 @@ fn all_dialects_say_the_same() {
             full,
         ),
         (
-            &[("ratelimit-limit", "100, 100;w=60"), ("ratelimit-remaining", "42"), ("ratelimit-reset", "17")],
+            &[
+                ("ratelimit-limit", "100, 100;w=60"),
+                ("ratelimit-remaining", "42"),
+                ("ratelimit-reset", "17"),
+            ],
             full,
         ),
         (
@@ -58,11 +90,19 @@ fn all_dialects_say_the_same() {
             full,
         ),
         (
-            &[("x-ratelimit-limit", "100"), ("x-ratelimit-remaining", "42"), ("x-ratelimit-reset", "17")],
+            &[
+                ("x-ratelimit-limit", "100"),
+                ("x-ratelimit-remaining", "42"),
+                ("x-ratelimit-reset", "17"),
+            ],
             without_window,
         ),
         (
-            &[("x-ratelimit-limit", "100"), ("x-ratelimit-remaining", "42"), ("x-ratelimit-reset", "1794782062")],
+            &[
+                ("x-ratelimit-limit", "100"),
+                ("x-ratelimit-remaining", "42"),
+                ("x-ratelimit-reset", "1794782062"),
+            ],
             without_window,
         ),
     ];
@@ -98,7 +138,10 @@ fn several_policies_keep_their_numbers() {
 #[test]
 fn limits_that_do_not_count_requests_are_ignored() {
     let lines = [
-        ("ratelimit-policy", "\"bytes\";q=65535;qu=\"content-bytes\";w=10, \"api\";q=9;w=1"),
+        (
+            "ratelimit-policy",
+            "\"bytes\";q=65535;qu=\"content-bytes\";w=10, \"api\";q=9;w=1",
+        ),
         ("ratelimit", "\"bytes\";r=0;t=9, \"api\";r=3;t=1"),
     ];
     assert_eq!(read(&lines), [(Some(9), Some(1), Some(3), Some(1))]);
@@ -113,7 +156,16 @@ fn a_name_is_the_same_policy_in_every_process() {
 
 #[test]
 fn fields_that_are_no_structured_fields_are_ignored() {
-    for value in ["\"api\"; q=100", "\"api\";Q=1", "api;q=;w=1", "\"api", "\u{7f}", "-5;w=60", "1.5;w=60", "(1 2);w=3"] {
+    for value in [
+        "\"api\"; q=100",
+        "\"api\";Q=1",
+        "api;q=;w=1",
+        "\"api",
+        "\u{7f}",
+        "-5;w=60",
+        "1.5;w=60",
+        "(1 2);w=3",
+    ] {
         let lines: Vec<(&str, &str)> = vec![("ratelimit-policy", value)];
         let Ok(_) = HeaderValue::from_str(value) else { continue };
         let numbers = read(&lines);
@@ -137,7 +189,10 @@ fn retry_after_is_seconds_or_a_date_by_the_clock_of_the_server() {
         Some(Micros::from_secs(2))
     );
     // Past, and out of range.
-    assert_eq!(asked(&[("retry-after", "Sun, 15 Nov 2020 22:34:22 GMT")]), Some(Micros::ZERO));
+    assert_eq!(
+        asked(&[("retry-after", "Sun, 15 Nov 2020 22:34:22 GMT")]),
+        Some(Micros::ZERO)
+    );
     assert_eq!(asked(&[("retry-after", "99999999999999999999999")]), Some(Micros::MAX));
     for invalid in ["", "-1", "1.5", "soon", "17s", "Sun, 15 Foo 2026 22:34:22 GMT"] {
         assert_eq!(asked(&[("retry-after", invalid)]), None, "{invalid}");
