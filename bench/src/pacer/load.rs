@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tollgate_limiter::Limiter;
 use tollgate_limiter::limits::Gcra;
-use tollgate_limiter::store::fallback::Fallback;
 use tollgate_limiter::store::redis::Redis;
 use tollgate_tower::client::{PacedService, PacerLayer, RepeatCloned};
 use tower_layer::Layer;
@@ -35,7 +34,7 @@ type Http = HyperClient<HttpConnector, Full<Bytes>>;
 #[derive(Clone)]
 pub(super) enum Client {
     Paced(PacedService<Http, tollgate_limiter::store::memory::Memory, RepeatCloned>),
-    Shared(PacedService<Http, Fallback<Redis>, RepeatCloned>),
+    Shared(PacedService<Http, Redis, RepeatCloned>),
     Governor(Http, Arc<DefaultDirectRateLimiter>),
     RetryAfter(Http),
 }
@@ -67,7 +66,9 @@ impl Client {
             ClientKind::PacedOverRedis => {
                 let mut clients = Vec::new();
                 for _ in 0..4 {
-                    let limiter = Limiter::redis(redis).map_err(|error| error.to_string())?;
+                    // Without a fallback: a client whose store does not answer waits, and sends nothing uncounted.
+                    let store = Redis::options(redis).map_err(|error| error.to_string())?.open();
+                    let limiter = Limiter::new(store);
                     let layer = PacerLayer::new(limiter).limit(limit).map_err(text)?;
                     clients.push(Self::Shared(layer.layer(http.clone())));
                 }

@@ -50,7 +50,8 @@ struct Settings<S: Store, C> {
 pub(super) type HostOf = Arc<dyn Fn(&Parts) -> String + Send + Sync>;
 
 impl<S: Store> PacerLayer<S> {
-    /// Paces by this limiter: in memory for this process, over a shared store for all processes that use it.
+    /// Paces by this limiter: in memory for this process, over a shared store for all processes that use it. A fallback
+    /// around that store decides by a share while it is unavailable; without one, requests wait until it answers.
     pub fn new(limiter: Limiter<S>) -> Self {
         Self {
             settings: Settings {

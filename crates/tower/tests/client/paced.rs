@@ -7,6 +7,7 @@ use std::time::Duration;
 use tollgate_limiter::Limiter;
 use tollgate_limiter::limits::Gcra;
 use tollgate_limiter::store::Store;
+use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::testing::servers::{Server, ServerKind};
 use tollgate_tower::client::{PacedService, PacerLayer, PacingError, RepeatCloned};
 use tower_layer::Layer;
@@ -46,7 +47,8 @@ async fn four_limiters_on_one_redis_keep_to_one_limit_and_none_is_denied() {
     let upstream = Arc::new(Upstream::limited(50, 10).await);
     let mut loads = Vec::new();
     for _ in 0..4 {
-        let limiter = Limiter::redis(&redis.url()).unwrap();
+        // Without a fallback: a client whose store does not answer waits, and sends nothing uncounted.
+        let limiter = Limiter::new(Redis::options(&redis.url()).unwrap().open());
         let layer = PacerLayer::new(limiter).limit(Gcra::per_second(50).burst(10)).unwrap();
         let client = layer.layer(hyper_client());
         let upstream = Arc::clone(&upstream);
