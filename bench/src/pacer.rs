@@ -113,7 +113,7 @@ fn measure(args: &Args) -> Result<bool, String> {
     Ok(is_met && factor <= 1.11)
 }
 
-/// What the server counts after the time for learning.
+/// The answers that the server counts after the time for learning.
 async fn measure_one(args: &Args, kind: ClientKind, redis: &str) -> Result<Counts, String> {
     let upstream = Arc::new(Upstream::limited(PER_SECOND, BURST).await?);
     let clients = Client::several(kind, PER_SECOND, BURST, redis)?;

@@ -8,7 +8,7 @@ use crate::units::time::Micros;
 #[derive(Clone, Debug, Default)]
 pub struct AdaptiveThrottle {
     slices: [ExchangeCounts; SLICES],
-    /// What the shares of past requests add up to. A whole is one rejected request: no draw is needed.
+    /// The sum of the shares of past requests. A whole is one rejected request: no draw is needed.
     owed_ppm: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What a response says of limits: `RateLimit` fields in all their dialects, `X-RateLimit-*`, `Retry-After`.
+//! The limits that a response reports: `RateLimit` fields in all their dialects, `X-RateLimit-*`, `Retry-After`.
 //!
 //! All of it comes from outside. A field that cannot be parsed is ignored as a whole; the pacer ignores numbers that are
 //! out of range.

@@ -1,4 +1,4 @@
-//! What all requests of a client share: the pacer, the limits, and the queues of those that wait.
+//! The parts that all requests of a client share: the pacer, the limits, and the queues of those that wait.
 
 use super::learner::PolicyLearner;
 use super::shared_limits::{Grant, SharedLimits};

@@ -1,4 +1,4 @@
-//! What a pacer knows of one key: when it opens, its limits, and the requests that are out.
+//! The knowledge of a pacer about one key: when it opens, its limits, and the requests that are out.
 
 use super::Clearance;
 use super::learned::{LearnedPolicy, PolicyReport};
