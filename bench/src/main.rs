@@ -17,6 +17,7 @@ mod in_process;
 mod local;
 mod measurement;
 mod oracle;
+mod pacer;
 mod planning;
 mod redis;
 mod rows;
@@ -70,6 +71,8 @@ enum Command {
     Planning(planning::Args),
     /// Measures the control plane against its bounds: propagation, publishes, conflicts, preparation, rollbacks, and its cost.
     Control(control::Args),
+    /// Measures clients that keep to a limit: denied requests, and the share of the limit that is used.
+    Pacer(pacer::Args),
     /// Measures override rows: applying, finding and storing them.
     Rows(rows::Args),
     /// Measures override rows through the admin API of a running fleet.
@@ -98,6 +101,7 @@ fn main() -> ExitCode {
         Command::Abuse(args) => abuse::run(&args),
         Command::Planning(args) => planning::run(&args),
         Command::Control(args) => control::run(&args),
+        Command::Pacer(args) => pacer::run(&args),
         Command::Rows(args) => rows::run(&args),
         Command::ControlRows(args) => rows::served::run(&args),
         Command::Redis(args) => redis::run(&args),

@@ -8,17 +8,27 @@
 //! - [`AdaptiveLimit`]: moves the number of slots with the latency of responses.
 //! - [`HoldTimes`]: the capacity of the service, from the time a slot is held.
 //! - [`RetrySpread`]: gives each denied caller of a shared limit its own time to return.
+//! - [`Pacer`]: the client side: waits instead of being denied, and retries within a [`RetryBudget`].
 
 pub mod adaptive_limit;
+pub mod adaptive_throttle;
 mod arrivals;
 mod baseline;
 pub mod hold_times;
+pub mod pacer;
+pub mod retry_budget;
 pub mod retry_spread;
 pub mod shedder;
 pub mod slot_queue;
 
 pub use adaptive_limit::{AdaptiveAlgorithm, AdaptiveConfig, AdaptiveLimit, ResponseOutcome, ResponseSample};
+pub use adaptive_throttle::AdaptiveThrottle;
 pub use hold_times::HoldTimes;
+pub use pacer::{
+    Clearance, ExchangeOutcome, LocalRejection, PaceLimit, Pacer, PacerConfig, PolicyReport, PolicySource,
+    Repeatability, ResponseSummary, RetryDecision,
+};
+pub use retry_budget::RetryBudget;
 pub use retry_spread::{RetryDenial, RetrySpread, retry_after_s, return_interval};
 pub use shedder::{LoadShedder, LoadSignals, ShedSelection, ShedderConfig, ShedderConfigError, signal_ppm, work_ppm};
 pub use slot_queue::{

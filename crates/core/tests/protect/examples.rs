@@ -14,7 +14,7 @@ struct Line<'a> {
 }
 
 /// Runs a file: `start` makes the subject of a case from its numbers, `step` compares one line.
-fn check<S>(
+pub(crate) fn check<S>(
     text: &str,
     cases_min: usize,
     start: impl Fn(&[&str]) -> S,
@@ -51,7 +51,7 @@ fn lines(text: &str) -> Vec<Line<'_>> {
         .collect()
 }
 
-fn time(text: &str) -> Micros {
+pub(crate) fn time(text: &str) -> Micros {
     let unit_at = text.find(|c: char| c.is_alphabetic()).expect("a unit");
     let number: u64 = text[..unit_at].parse().expect("a whole number");
     match &text[unit_at..] {

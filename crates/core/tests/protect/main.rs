@@ -3,6 +3,8 @@
 
 mod adaptive;
 mod examples;
+mod learning;
+mod pacing;
 mod shedding;
 mod slots;
 mod spreading;

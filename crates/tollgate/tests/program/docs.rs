@@ -113,7 +113,7 @@ impl Exchange<'_> {
 }
 
 /// The code blocks of one language.
-fn blocks<'p>(page: &'p str, language: &str) -> impl Iterator<Item = &'p str> {
+pub(crate) fn blocks<'p>(page: &'p str, language: &str) -> impl Iterator<Item = &'p str> {
     let fence = format!("```{language}\n");
     let mut rest = page;
     std::iter::from_fn(move || {

@@ -1,6 +1,7 @@
 //! The program as a person and a shell meet it: started, asked, changed under way, and stopped.
 
 mod cli;
+mod clients;
 mod counters;
 mod docs;
 mod envoy;
