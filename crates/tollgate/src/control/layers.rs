@@ -496,11 +496,7 @@ impl ControlParts {
 
     /// True if the active rules have a rule of this name.
     pub(super) fn has_rule(&self, domain: &str, rule: &str) -> bool {
-        let rules = self.gate.active_rules();
-        rules
-            .rules()
-            .iter()
-            .any(|other| other.id() == rule && other.domain() == domain)
+        self.gate.active_rules().rule(domain, rule).is_some()
     }
 }
 
