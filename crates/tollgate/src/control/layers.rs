@@ -138,8 +138,8 @@ pub(super) struct WholeState {
     /// The digest of the live version's files at that position, if it is known.
     pub(super) head_set: Digest,
     pub(super) set_revision: u64,
-    pub(super) rows: Vec<OverrideRow>,
-    pub(super) attributes: Vec<SubjectAttribute>,
+    pub(super) rows: Vec<Arc<OverrideRow>>,
+    pub(super) attributes: Vec<Arc<SubjectAttribute>>,
     pub(super) changes: Vec<LoggedChange>,
     /// The set that is live after the changes; none: nothing was published, or it stays the one in use.
     pub(super) set: Option<NextSet>,
@@ -533,8 +533,8 @@ impl WholeState {
             head: snapshot.head,
             head_set: set.as_ref().map(|set| set.1).unwrap_or_default(),
             set_revision: snapshot.set_revision,
-            rows: snapshot.rows,
-            attributes: snapshot.attributes,
+            rows: snapshot.rows.into_iter().map(Arc::new).collect(),
+            attributes: snapshot.attributes.into_iter().map(Arc::new).collect(),
             changes: Vec::new(),
             set,
             origin: RulesOrigin::Database,

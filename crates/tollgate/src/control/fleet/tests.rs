@@ -289,7 +289,7 @@ async fn a_row_written_while_a_set_is_prepared_is_checked_at_its_commit() {
         .wait_applied(published.revision, Duration::from_secs(20))
         .await;
     let tables = &publisher.control.parts.tables;
-    let kept: Vec<String> = tables.all().0.into_iter().map(|row| row.terms).collect();
+    let kept: Vec<String> = tables.all().0.iter().map(|row| row.terms.clone()).collect();
     assert_eq!(kept, ["8/min"]);
 }
 
