@@ -11,6 +11,7 @@ use super::model::{Condition, CounterId, Dimension, Mode, Rule, RuleSet, Terms, 
 use super::model::{CostOrigin, LimitOrigin};
 use super::plan::NO_ROWS;
 use super::ratelimit::DescriptorMatch;
+use super::rows::RowProbes;
 use super::verdict::{Ruling, Verdict};
 use crate::decision::Cost;
 use std::borrow::Cow;
@@ -231,7 +232,9 @@ impl<'r, K: FnMut(CounterId, &[&[u8]]) -> String> TraceBuilder<'_, 'r, K> {
         parts: &[&[u8]],
     ) -> MatchedRule<'r> {
         let variant = rule.variant_of(parts);
-        let (terms, origin) = self.rules.terms((rule, index), variant, self.attempt, parts);
+        let (terms, origin) = self
+            .rules
+            .terms((rule, index), variant, self.attempt, (parts, &RowProbes::default()));
         let is_of_rule = |ruling: &&Ruling<'r>| std::ptr::eq(ruling.rule, rule);
         let count = self.rulings.iter().take_while(is_of_rule).count();
         let (rulings, others) = self.rulings.split_at_checked(count).unwrap_or_default();

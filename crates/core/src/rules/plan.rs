@@ -4,6 +4,7 @@ use super::attempt::Attempt;
 use super::matching::{Candidate, Lookup};
 use super::model::{CostValidity, CounterId, Counting, Mode, Rule, RuleSet, Terms, Variant, Window};
 use super::ratelimit::CounterTarget;
+use super::rows::RowProbes;
 use crate::decision::Cost;
 use crate::settle::{Charge, Outcome, Policy};
 
@@ -81,6 +82,7 @@ impl RuleSet {
             lacks_key,
         };
         self.prefetch(&candidates);
+        let probes = self.rows.probe(&candidates, attempt);
         // A rule found through several postings matches once.
         for repeated in candidates.chunk_by(|one, next| one.rule == next.rule) {
             let Some(candidate) = repeated.first() else { continue };
@@ -90,7 +92,7 @@ impl RuleSet {
                 match rule.subject(attempt) {
                     Some(subject) => {
                         let matched = (self, rule, candidate.rule);
-                        plan.add(matched, attempt, &subject.parts(), &mut key);
+                        plan.add(matched, attempt, (&subject.parts(), &probes), &mut key);
                     }
                     None => plan.lacks_key = true,
                 }
@@ -99,7 +101,7 @@ impl RuleSet {
         if let Some((rule, found)) = self.match_descriptor(attempt) {
             let name = found.counter_name(attempt);
             let matched = (self, rule, NO_ROWS);
-            plan.add(matched, attempt, &found.key_parts(attempt, &name), &mut key);
+            plan.add(matched, attempt, (&found.key_parts(attempt, &name), &probes), &mut key);
             if let Counting::Always { capacity: limit } = rule.counting
                 && let Some(charge) = plan.lines.last_mut().and_then(|line| line.charge.as_mut())
             {
@@ -161,11 +163,11 @@ impl<'r, K> Plan<'r, K> {
         &mut self,
         (rules, rule, index): (&'r RuleSet, &'r Rule, u32),
         attempt: &Attempt<'_>,
-        parts: &[&[u8]],
+        (parts, probes): (&[&[u8]], &RowProbes<'r>),
         key: &mut impl FnMut(CounterId, &[&[u8]]) -> K,
     ) {
         let variant = rule.variant_of(parts);
-        let (terms, _) = rules.terms((rule, index), variant, attempt, parts);
+        let (terms, _) = rules.terms((rule, index), variant, attempt, (parts, probes));
         let (cost, validity) = rule.cost(attempt);
         self.invalid_costs += u32::from(validity == CostValidity::Invalid);
         let line = |window, charge| Line {

@@ -17,8 +17,10 @@ pub(in crate::rules) use table::Table;
 
 use self::limit_pool::LimitPool;
 use self::sets::RuleRowsTable;
+use self::table::Probe;
 use self::terms::RowTerms;
 use super::attempt::Attempt;
+use super::matching::Candidate;
 use super::model::{CounterId, CounterSpec, Dimension, LimitOrigin, Rule, RuleSet, Terms, Variant};
 use smallvec::SmallVec;
 
@@ -93,6 +95,11 @@ pub(in crate::rules) struct Rows {
     orphans: usize,
 }
 
+/// Look-ups of rows that have begun, by the index of their rule: memory is asked for all of them before the first rule is
+/// evaluated.
+#[derive(Default)]
+pub(in crate::rules) struct RowProbes<'r>(SmallVec<[(u32, Probe<'r, Option<RowTerms>>); PROBES_MAX]>);
+
 /// The values in the key of a row, after the prefix of its rule and attribute set.
 type RowKey = SmallVec<[u8; 64]>;
 
@@ -100,6 +107,8 @@ type RowKey = SmallVec<[u8; 64]>;
 pub(in crate::rules) const ROWS_MAX: usize = 1_000_000;
 /// The maximum number of value combinations that rows with several attributes are looked up for.
 const COMBINATIONS_MAX: usize = 256;
+/// The number of rules whose rows are looked up in advance. Few attempts match more.
+const PROBES_MAX: usize = 4;
 /// The rule in the key of a row whose rule does not exist. There are never so many rules.
 const ORPHAN_RULE: u32 = u32::MAX;
 
@@ -122,18 +131,18 @@ impl RuleSet {
         own.chain(added.filter(|(id, spec)| self.rows.rules.find(spec.rule).is_some_and(|rows| rows.is_used(*id))))
     }
 
-    /// Returns the terms of a rule for an attempt and their origin. `index` is that of the rule in this set, and `parts` are those of the
-    /// attempt's subject.
+    /// Returns the terms of a rule for an attempt and their origin. `index` is that of the rule in this set, `parts` are those of the
+    /// attempt's subject, and `probes` may have its look-up.
     #[inline]
     pub(in crate::rules) fn terms<'r>(
         &'r self,
         (rule, index): (&'r Rule, u32),
         variant: Variant,
         attempt: &Attempt<'_>,
-        parts: &[&[u8]],
+        (parts, probes): (&[&[u8]], &RowProbes<'r>),
     ) -> (&'r Terms, LimitOrigin<'r>) {
         if !self.rows.table.is_empty()
-            && let Some((terms, subject)) = self.rows.find(index, variant, attempt, parts)
+            && let Some((terms, subject)) = self.rows.find(index, variant, attempt, (parts, probes))
         {
             return (terms, LimitOrigin::Row(subject));
         }
@@ -142,6 +151,32 @@ impl RuleSet {
 }
 
 impl Rows {
+    /// Begins the look-ups of rules that an attempt may match.
+    #[inline]
+    pub(in crate::rules) fn probe<'r>(&'r self, candidates: &[Candidate], attempt: &Attempt<'_>) -> RowProbes<'r> {
+        let mut probes = RowProbes::default();
+        if !self.table.is_empty() {
+            let rules = candidates.iter().take(PROBES_MAX).map(|candidate| candidate.rule);
+            probes
+                .0
+                .extend(rules.filter_map(|rule| Some((rule, self.probe_rule(rule, attempt)?))));
+        }
+        probes
+    }
+
+    /// Begins the look-up of a rule whose rows name what it counts by, as most do.
+    #[inline]
+    fn probe_rule(&self, rule: u32, attempt: &Attempt<'_>) -> Option<Probe<'_, Option<RowTerms>>> {
+        let set = self.rules.find(rule)?.sets.first()?;
+        match &*set.attributes {
+            [dimension] if set.is_per && dimension.ipv6_prefix.is_none() => {
+                let value = attempt.value(&dimension.attribute)?;
+                Some(self.table.probe(key_prefix(rule, set.number), value))
+            }
+            _ => None,
+        }
+    }
+
     /// Returns the terms of the row that applies to an attempt. One matching value of several is enough.
     #[inline(never)]
     fn find<'r>(
@@ -149,7 +184,7 @@ impl Rows {
         rule: u32,
         variant: Variant,
         attempt: &Attempt<'_>,
-        parts: &[&[u8]],
+        (parts, probes): (&[&[u8]], &RowProbes<'r>),
     ) -> Option<(&'r Terms, RowSubject<'r>)> {
         let rows = self.rules.find(rule)?;
         rows.sets.iter().find_map(|set| {
@@ -157,7 +192,10 @@ impl Rows {
             let (values, terms) = match (&*set.attributes, parts) {
                 // Rows name what the rule counts by, and the attempt has one value of it: it was found for the counter already.
                 ([_], [value]) if set.is_per => {
-                    let (values, terms) = self.table.find(prefix, value)?;
+                    let (values, terms) = match probes.of(rule) {
+                        Some(probe) => self.table.resolve(probe, prefix, value)?,
+                        None => self.table.find(prefix, value)?,
+                    };
                     (values, terms.as_ref()?)
                 }
                 ([dimension], _) => self.find_single(prefix, dimension, attempt)?,
@@ -213,6 +251,15 @@ impl Rows {
             key.truncate(length);
         }
         None
+    }
+}
+
+impl<'r> RowProbes<'r> {
+    /// The look-up of a rule. It is that of the only value of the attribute that the rule counts by, if there is one value.
+    #[inline]
+    fn of(&self, rule: u32) -> Option<&Probe<'r, Option<RowTerms>>> {
+        let found = self.0.iter().find(|(probed, _)| *probed == rule);
+        found.map(|(_, probe)| probe)
     }
 }
 

@@ -136,6 +136,18 @@ impl Database {
         *self.shared.proposed_id() = Some(id);
     }
 
+    /// Closes the connections to a file, after all other clones were dropped, and returns when nobody has it open.
+    #[cfg(test)]
+    pub(super) async fn close(self) {
+        let Self { shared, queue } = self;
+        // The writer ends with its queue.
+        drop(queue);
+        while Arc::strong_count(&shared) > 1 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        shared.backend.close_file().await;
+    }
+
     fn of(backend: Backend) -> Self {
         Self {
             shared: Arc::new(Shared {

@@ -91,5 +91,6 @@ fn items(body: &ChangeBody) -> usize {
     }
 }
 
-const ITEMS_MAX: usize = 20_000;
+/// As many as revisions between two snapshots: older ones are read from the database, or are in a snapshot.
+const ITEMS_MAX: usize = 5_000;
 const HINT_LOG_INTERVAL: Duration = Duration::from_secs(60);

@@ -53,7 +53,7 @@ pub(super) async fn follow(parts: &Arc<ControlParts>) {
         }
         let is_moved = position(parts) != before;
         if is_moved {
-            pace.record();
+            pace.record(Instant::now());
         }
     }
 }
@@ -502,16 +502,20 @@ fn shortened(interval: Duration) -> Duration {
 struct Pace(VecDeque<Instant>);
 
 impl Pace {
+    /// The time of the next application; none: at once.
+    fn next(&self) -> Option<Instant> {
+        let oldest = self.0.front().filter(|_| self.0.len() >= APPLICATIONS_MAX);
+        oldest.map(|oldest| *oldest + APPLICATIONS_PERIOD)
+    }
+
     async fn wait(&self) {
-        if self.0.len() >= APPLICATIONS_MAX
-            && let Some(oldest) = self.0.front()
-        {
-            sleep_until(*oldest + APPLICATIONS_PERIOD).await;
+        if let Some(next) = self.next() {
+            sleep_until(next).await;
         }
     }
 
-    fn record(&mut self) {
-        self.0.push_back(Instant::now());
+    fn record(&mut self, at: Instant) {
+        self.0.push_back(at);
         if self.0.len() > APPLICATIONS_MAX {
             self.0.pop_front();
         }

@@ -1,6 +1,10 @@
 //! The parts of a control plane, and the one way in which managed state becomes active: compiled or amended under the loader's lock,
 //! written to disk, installed in the gate, reported.
 
+mod applier;
+
+pub(super) use self::applier::Applier;
+
 use super::database::{Database, DatabaseSnapshot};
 use super::disk::{Disk, FoundState, SavedState};
 use super::feed::head::{CacheHead, Judgement, judge};
@@ -45,7 +49,8 @@ pub(super) struct ControlParts {
     pub(super) applied: watch::Sender<(u64, u64)>,
     /// Wakes the follower.
     pub(super) wake: Notify,
-    /// Locked on blocking threads only: files are synced under it.
+    pub(super) applier: Applier,
+    /// Locked on blocking threads and by the applier only: files are synced under it.
     pub(super) disk: Mutex<Disk>,
     /// True if this process has locked the data directory.
     pub(super) is_disk_acquired: Arc<AtomicBool>,
@@ -138,8 +143,8 @@ pub(super) struct WholeState {
     /// The digest of the live version's files at that position, if it is known.
     pub(super) head_set: Digest,
     pub(super) set_revision: u64,
-    pub(super) rows: Vec<OverrideRow>,
-    pub(super) attributes: Vec<SubjectAttribute>,
+    pub(super) rows: Vec<Arc<OverrideRow>>,
+    pub(super) attributes: Vec<Arc<SubjectAttribute>>,
     pub(super) changes: Vec<LoggedChange>,
     /// The set that is live after the changes; none: nothing was published, or it stays the one in use.
     pub(super) set: Option<NextSet>,
@@ -190,16 +195,17 @@ impl ControlParts {
         }
     }
 
-    /// Applies new state on a blocking thread. State that does not lead forward from what is applied by then is dropped. A panic ends this
+    /// Applies new state on a thread of its own. State that does not lead forward from what is applied by then is dropped. A panic ends this
     /// attempt only.
     pub(super) async fn apply(self: &Arc<Self>, incoming: Incoming) -> Result<(), String> {
         let mut loader = Arc::clone(&self.loader).lock_owned().await;
         let parts = Arc::clone(self);
-        let task = tokio::task::spawn_blocking(move || match incoming {
+        let applied = self.applier.run(move || match incoming {
             Incoming::Changes { changes, set, origin } => parts.apply_changes(&mut loader, &changes, set, origin),
             Incoming::Whole(state) => parts.apply_whole(&mut loader, *state),
         });
-        task.await
+        applied
+            .await
             .map_err(|error| format!("the rules cannot be applied: {error}"))
     }
 
@@ -496,11 +502,7 @@ impl ControlParts {
 
     /// True if the active rules have a rule of this name.
     pub(super) fn has_rule(&self, domain: &str, rule: &str) -> bool {
-        let rules = self.gate.active_rules();
-        rules
-            .rules()
-            .iter()
-            .any(|other| other.id() == rule && other.domain() == domain)
+        self.gate.active_rules().rule(domain, rule).is_some()
     }
 }
 
@@ -537,8 +539,8 @@ impl WholeState {
             head: snapshot.head,
             head_set: set.as_ref().map(|set| set.1).unwrap_or_default(),
             set_revision: snapshot.set_revision,
-            rows: snapshot.rows,
-            attributes: snapshot.attributes,
+            rows: snapshot.rows.into_iter().map(Arc::new).collect(),
+            attributes: snapshot.attributes.into_iter().map(Arc::new).collect(),
             changes: Vec::new(),
             set,
             origin: RulesOrigin::Database,

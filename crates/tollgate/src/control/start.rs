@@ -8,7 +8,7 @@ use super::disk::Disk;
 use super::feed::Signer;
 use super::fleet::Fleet;
 use super::follower;
-use super::layers::{ControlParts, FollowerHealth, Incoming, LiveRows, WholeState, layer_of};
+use super::layers::{Applier, ControlParts, FollowerHealth, Incoming, LiveRows, WholeState, layer_of};
 use super::state::{CacheStatus, ControlStatus, DatabaseStatus, LiveState, RuleCounts, RuleLayer};
 use super::tables::RowTables;
 use super::{Control, ControlOptions};
@@ -126,6 +126,7 @@ impl Control {
             live: ArcSwap::from_pointee(LiveState::empty()),
             applied: watch::Sender::new((0, 0)),
             wake: Notify::new(),
+            applier: Applier::default(),
             is_disk_acquired: disk.acquired(),
             disk: Mutex::new(disk),
             prepared: Mutex::new(None),

@@ -6,7 +6,7 @@ use super::model::{ChangeBody, LoggedChange, OverrideRow, SubjectAttribute, Subj
 use super::state::RejectedRow;
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tollgate_limiter::core::rules::{AttributeEdit, RowEdit, RowProblem, RuleSet};
 
 /// All rows and attributes. Reads take a lock that no decision ever takes.
@@ -17,8 +17,9 @@ pub(super) struct RowTables {
 
 #[derive(Debug, Default)]
 struct Tables {
-    rows: BTreeMap<RowId, OverrideRow>,
-    attributes: BTreeMap<AttributeId, SubjectAttribute>,
+    /// Shared with what is made of all of them: a copy of a hundred thousand rows would be as much memory again.
+    rows: BTreeMap<RowId, Arc<OverrideRow>>,
+    attributes: BTreeMap<AttributeId, Arc<SubjectAttribute>>,
     /// Rows that the active rules cannot use, and why.
     rejected: BTreeMap<RowId, String>,
     /// The number of rows that expire at a time.
@@ -46,13 +47,14 @@ impl RowTables {
         };
         let tables = self.read();
         let rows = tables.rows.range((start, Bound::Unbounded)).map(|(_, row)| row);
-        rows.filter(|row| passes(row, filter)).take(limit).cloned().collect()
+        let wanted = rows.filter(|row| passes(row, filter)).take(limit);
+        wanted.map(|row| OverrideRow::clone(row)).collect()
     }
 
     /// One row.
     pub(super) fn row(&self, key: &RowKey) -> Option<OverrideRow> {
         let id = id_of(&key.domain, &key.rule, &key.subject);
-        self.read().rows.get(&id).cloned()
+        self.read().rows.get(&id).map(|row| OverrideRow::clone(row))
     }
 
     /// The reason why the active rules do not use a row.
@@ -74,7 +76,7 @@ impl RowTables {
         };
         let tables = self.read();
         let all = tables.attributes.range((start, Bound::Unbounded));
-        let is_wanted = |attribute: &&SubjectAttribute| {
+        let is_wanted = |attribute: &&Arc<SubjectAttribute>| {
             filter.source.as_ref().is_none_or(|source| *source == attribute.source)
                 && filter
                     .subject
@@ -88,14 +90,15 @@ impl RowTables {
         all.map(|(_, attribute)| attribute)
             .filter(is_wanted)
             .take(limit)
-            .cloned()
+            .map(|attribute| SubjectAttribute::clone(attribute))
             .collect()
     }
 
     /// One attribute.
     pub(super) fn attribute(&self, key: &AttributeKey) -> Option<SubjectAttribute> {
         let id = (key.source.clone(), key.subject.clone(), key.name.clone());
-        self.read().attributes.get(&id).cloned()
+        let found = self.read().attributes.get(&id).map(Arc::clone)?;
+        Some(SubjectAttribute::clone(&found))
     }
 
     /// The numbers of rows, attributes and rejected rows.
@@ -108,7 +111,7 @@ impl RowTables {
     pub(super) fn rejected(&self, limit: usize) -> Vec<RejectedRow> {
         let tables = self.read();
         let rows = tables.rejected.iter().take(limit);
-        rows.map(|(id, text)| rejected_row(tables.rows.get(id), id, text))
+        rows.map(|(id, text)| rejected_row(tables.rows.get(id).map(Arc::as_ref), id, text))
             .collect()
     }
 
@@ -118,14 +121,14 @@ impl RowTables {
     }
 
     /// All rows and all attributes, by key.
-    pub(super) fn all(&self) -> (Vec<OverrideRow>, Vec<SubjectAttribute>) {
+    pub(super) fn all(&self) -> (Vec<Arc<OverrideRow>>, Vec<Arc<SubjectAttribute>>) {
         let tables = self.read();
         let rows = tables.rows.values().cloned().collect();
         (rows, tables.attributes.values().cloned().collect())
     }
 
     /// Replaces everything.
-    pub(super) fn replace(&self, rows: Vec<OverrideRow>, attributes: Vec<SubjectAttribute>) {
+    pub(super) fn replace(&self, rows: Vec<Arc<OverrideRow>>, attributes: Vec<Arc<SubjectAttribute>>) {
         let mut expiries = BTreeMap::new();
         for row in rows.iter().filter(|row| row.expires_at > 0) {
             *expiries.entry(row.expires_at).or_default() += 1;
@@ -177,8 +180,9 @@ impl RowTables {
     pub(super) fn amended(&self, rules: &RuleSet) -> (RuleSet, Vec<RowEdit>, Vec<RowProblem>) {
         let (rows, attributes): (Vec<RowEdit>, Vec<AttributeEdit>) = {
             let tables = self.read();
-            let rows = tables.rows.values().map(OverrideRow::edit);
-            (rows.collect(), tables.attributes.values().map(attribute_edit).collect())
+            let rows = tables.rows.values().map(|row| row.edit());
+            let attributes = tables.attributes.values().map(|attribute| attribute_edit(attribute));
+            (rows.collect(), attributes.collect())
         };
         if rows.is_empty() && attributes.is_empty() {
             return (rules.clone(), rows, Vec::new());
@@ -261,7 +265,7 @@ impl Tables {
                             actor: String::new(),
                         };
                         self.note_expiry(*expires_at);
-                        self.rows.insert(id, row)
+                        self.rows.insert(id, Arc::new(row))
                     }
                 };
                 if let Some(row) = before {
@@ -289,7 +293,7 @@ impl Tables {
                             revision,
                             actor: String::new(),
                         };
-                        self.attributes.insert(id, attribute);
+                        self.attributes.insert(id, Arc::new(attribute));
                     }
                 }
                 edits.attributes.push(AttributeEdit {

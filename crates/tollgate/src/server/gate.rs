@@ -1,6 +1,7 @@
 //! The gate: the one place front ends call, and the only place where verdicts are timed and counted.
 
 mod recent_attempts;
+mod retired;
 
 use super::admission::{AdmissionControl, ConfiguredRules, Denial, Health};
 use super::headers::{RetryCaller, SpreadDenial};
@@ -28,6 +29,8 @@ use tollgate_limiter::{
     self as limiter, AttemptItem, CheckResult, CombinedVerdict, Direction, Fingerprint, ForgetError, ItemVerdict,
 };
 
+use self::retired::Retired;
+
 pub use self::recent_attempts::RecentAttempts;
 pub use super::admission::Phase;
 
@@ -38,6 +41,8 @@ pub struct Gate {
     active_rules: ArcSwap<ActiveRules>,
     /// Held while the active rules are replaced, so that an amendment is not lost.
     replacing: Mutex<()>,
+    /// Replaced rules that requests may still use.
+    retired: Retired<ActiveRules>,
     /// The error of the last reload, if it failed.
     rules_error: ArcSwapOption<String>,
     /// The reason why the newest rules of the control plane are not active.
@@ -74,6 +79,7 @@ impl Gate {
             store,
             active_rules: ArcSwap::from_pointee(active_rules),
             replacing: Mutex::new(()),
+            retired: Retired::default(),
             rules_error: ArcSwapOption::empty(),
             managed_error: ArcSwapOption::empty(),
             admission: AdmissionControl::new(),
@@ -166,8 +172,8 @@ impl Gate {
     fn replace_rules(&self, rules: RuleSet) {
         let _replacing = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
         let metrics = self.telemetry.metrics();
-        self.active_rules
-            .store(Arc::new(ActiveRules::new(rules, &self.store, metrics)));
+        let next = Arc::new(ActiveRules::new(rules, &self.store, metrics));
+        self.retired.retire(self.active_rules.swap(next));
         metrics.reloads.add(1);
         metrics.rules_installed.add(1);
     }
@@ -178,10 +184,12 @@ impl Gate {
         let _replacing = self.replacing.lock().unwrap_or_else(PoisonError::into_inner);
         let active = self.active_rules.load_full();
         let (limiter, problems) = active.limiter.amended(rows, attributes);
-        self.active_rules.store(Arc::new(ActiveRules {
+        let next = Arc::new(ActiveRules {
             limiter,
             observer_state: Arc::clone(&active.observer_state),
-        }));
+        });
+        drop(active);
+        self.retired.retire(self.active_rules.swap(next));
         problems
     }
 
@@ -318,12 +326,13 @@ impl Gate {
         &self.telemetry.metrics().watch
     }
 
-    /// Samples the counters into the time series once a second, without end.
+    /// Samples the counters into the time series once a second, and frees rules that no request uses any more, without end.
     pub async fn keep_sampling(&self) {
         let mut sampler = Sampler::default();
         loop {
             let now_ms = Clock::wall().now().as_micros() / 1_000;
             self.sample(&mut sampler, now_ms);
+            self.retired.free_unused();
             // To the end of the second, and not before it.
             tokio::time::sleep(Duration::from_millis(1_000 - now_ms % 1_000)).await;
         }

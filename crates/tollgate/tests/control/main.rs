@@ -9,6 +9,7 @@ mod page;
 mod program;
 mod propagation;
 mod restarts;
+mod secrets;
 mod stores;
 mod stub;
 mod walkthrough;

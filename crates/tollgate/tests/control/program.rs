@@ -42,10 +42,19 @@ impl ControlServer {
     }
 
     /// A server that may not be ready yet.
-    pub(crate) fn spawn(mut command: Command) -> Self {
+    pub(crate) fn spawn(command: Command) -> Self {
+        Self::spawn_with(command, Stdio::null())
+    }
+
+    /// The same with a file for its log.
+    pub(crate) fn spawn_logging(command: Command, log: fs::File) -> Self {
+        Self::spawn_with(command, log.into())
+    }
+
+    fn spawn_with(mut command: Command, log: Stdio) -> Self {
         let mut child = command
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(log)
             .spawn()
             .expect("the program can be run");
         let stdout = BufReader::new(child.stdout.take().expect("it is a pipe"));

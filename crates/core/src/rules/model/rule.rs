@@ -410,6 +410,11 @@ impl RuleSet {
             .map(|(spec, index)| (CounterId(index as u32), spec))
     }
 
+    /// The rule with this id, if there is one.
+    pub fn rule(&self, domain: &str, id: &str) -> Option<&Rule> {
+        self.rules.get(self.find_rule(domain, id)? as usize)
+    }
+
     /// The index of the rule with this id.
     pub(in crate::rules) fn find_rule(&self, domain: &str, id: &str) -> Option<u32> {
         let name = |index: u32| {

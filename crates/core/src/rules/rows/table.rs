@@ -1,31 +1,36 @@
-//! A copy-on-write table: a copy shares everything with the original until it is changed, and a change copies one shard.
+//! A copy-on-write table: a copy shares everything with the original until it is changed, and a change copies a small part.
 //!
-//! With a hundred thousand entries every look-up waits for memory, so it touches few cache lines: the shard, a part of its
-//! sorted hashes, and the one entry that has the key. A `HashMap` in each shard would hash twice and touch twice as many.
+//! With a hundred thousand entries every look-up waits for memory, so it touches few cache lines on few pages: a word with the
+//! tags of eight entries, which lies close to those of all others, and the one entry that has the key. A key is hashed once, for the
+//! group, the bucket and the tag. A look-up can begin before its result is needed: see [`Table::probe`].
 
 use super::table_key::TableKey;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
+use std::hint::black_box;
 use std::sync::Arc;
 
 /// Values by a number of at most 40 bits and a byte string. Cheap to clone.
 #[derive(Clone)]
 pub(in crate::rules) struct Table<V> {
-    /// Empty, or as many as [`SHARDS`].
-    shards: Arc<[Arc<Shard<V>>]>,
+    /// Empty, or as many as [`GROUPS`].
+    groups: Arc<[Arc<Group<V>>]>,
     /// The key of the hash, drawn at random: subjects may be named by callers.
     seeds: [u64; 2],
     length: usize,
 }
 
-/// Some entries, sorted by their hash.
+/// Some entries, in buckets. An entry is in the bucket of its hash, or in the next one that had a free slot.
 #[derive(Clone)]
-struct Shard<V> {
-    /// Those of the entries, between [`PADDING`] zeros and as many of the greatest hash, so that a window around any index
-    /// exists. Apart from the entries, so that a search touches few cache lines.
-    hashes: Vec<u32>,
-    entries: Vec<Entry<V>>,
+struct Group<V> {
+    /// Eight tags for each bucket, those of its slots; zero is that of a free one.
+    tags: Vec<u64>,
+    /// The slots of [`CHUNK_BUCKETS`] buckets each.
+    chunks: Vec<Arc<Chunk<V>>>,
+    length: usize,
 }
+
+type Chunk<V> = [Option<Entry<V>>; CHUNK_SLOTS];
 
 /// One cache line, for values of up to 40 bytes.
 #[derive(Clone)]
@@ -35,12 +40,35 @@ struct Entry<V> {
     value: V,
 }
 
-/// The number of shards: at 100,000 entries a change copies about a hundred of them.
-const SHARDS: usize = 1 << SHARD_BITS;
-const SHARD_BITS: u32 = 10;
-/// The number of hashes that a look-up compares. Of a hundred entries one in five hundred is farther from its expected index than half of them.
-const WINDOW: usize = 32;
-const PADDING: usize = WINDOW / 2;
+/// The parts of a key's hash.
+#[derive(Clone, Copy)]
+struct KeyHash {
+    group: usize,
+    /// Selects the bucket.
+    bucket: u32,
+    /// A byte of the hash, never zero, eight times.
+    tags: u64,
+}
+
+/// A look-up that has begun: what is known before the entry itself is read.
+pub(in crate::rules) struct Probe<'t, V> {
+    /// The first slot with the tag of the key.
+    slot: Option<&'t Option<Entry<V>>>,
+    /// True if no other slot can have the key.
+    is_only: bool,
+}
+
+/// The number of groups. At 100,000 entries a change copies the tags of one group, which are 4 KiB, and one of its forty chunks.
+const GROUPS: usize = 1 << GROUP_BITS;
+const GROUP_BITS: u32 = 5;
+/// The number of slots in a bucket: as many as a word has bytes.
+const BUCKET_SLOTS: usize = 8;
+/// The number of buckets whose slots are copied together.
+const CHUNK_BUCKETS: usize = 16;
+const CHUNK_SLOTS: usize = CHUNK_BUCKETS * BUCKET_SLOTS;
+/// The bytes of a word, each of value one, and the highest bit of each.
+const ONES: u64 = u64::from_le_bytes([1; BUCKET_SLOTS]);
+const HIGH_BITS: u64 = ONES << 7;
 
 impl<V> Table<V> {
     /// The number of entries.
@@ -58,156 +86,305 @@ impl<V> Table<V> {
     /// Returns the value of a key, with the bytes of the key as they are stored.
     #[inline]
     pub(in crate::rules) fn find(&self, prefix: u64, key: &[u8]) -> Option<(&[u8], &V)> {
-        let (shard, hash) = self.hash(prefix, key);
-        let shard = self.shards.get(shard)?;
-        let entry = shard.entries.get(shard.find(hash, prefix, key)?)?;
+        let hash = hash(self.seeds, prefix, key);
+        let group = self.groups.get(hash.group)?;
+        let entry = group.slot(group.find(hash, prefix, key)?)?.as_ref()?;
         Some((entry.key.bytes(), &entry.value))
     }
 
-    /// The index of a key's shard, and the key's hash within it.
+    /// Begins a look-up: asks memory for the entry and does not wait for it.
     #[inline]
-    fn hash(&self, prefix: u64, key: &[u8]) -> (usize, u32) {
-        let [start, factor] = self.seeds;
-        let mut hash = start ^ prefix ^ (key.len() as u64).rotate_left(40);
-        let last = match key.last_chunk() {
-            // With some of the bytes before it, which does no harm.
-            Some(last) => {
-                for word in key.as_chunks().0 {
-                    hash = folded_product(hash ^ u64::from_le_bytes(*word), factor);
-                }
-                u64::from_le_bytes(*last)
-            }
-            None => short_word(key),
-        };
-        let hash = folded_product(folded_product(hash ^ last, factor), factor);
-        let shard = hash >> (u64::BITS - SHARD_BITS);
-        (shard as usize, hash as u32)
+    pub(in crate::rules) fn probe(&self, prefix: u64, key: &[u8]) -> Probe<'_, V> {
+        let hash = hash(self.seeds, prefix, key);
+        match self.groups.get(hash.group) {
+            Some(group) => group.probe(hash),
+            None => Probe {
+                slot: None,
+                is_only: true,
+            },
+        }
+    }
+
+    /// Ends a look-up of the same key.
+    #[inline]
+    pub(in crate::rules) fn resolve<'t>(
+        &'t self,
+        probe: &Probe<'t, V>,
+        prefix: u64,
+        key: &[u8],
+    ) -> Option<(&'t [u8], &'t V)> {
+        match probe.slot {
+            Some(Some(entry)) if entry.key.is(prefix, key) => Some((entry.key.bytes(), &entry.value)),
+            _ if probe.is_only => None,
+            _ => self.find(prefix, key),
+        }
     }
 }
 
 impl<V: Clone> Table<V> {
     /// Sets the value of a key and returns the one before.
     pub(in crate::rules) fn insert(&mut self, prefix: u64, key: &[u8], value: V) -> Option<V> {
-        if self.shards.is_empty() {
+        if self.groups.is_empty() {
             // One for all, until the first entry.
-            self.shards = std::iter::repeat_n(Arc::default(), SHARDS).collect();
+            self.groups = std::iter::repeat_n(Arc::default(), GROUPS).collect();
         }
-        let (shard, hash) = self.hash(prefix, key);
-        let before = self.shard_mut(shard)?.insert(hash, prefix, key, value);
+        let (seeds, hash) = (self.seeds, hash(self.seeds, prefix, key));
+        let before = self
+            .group_mut(hash.group)?
+            .insert(seeds, hash, TableKey::new(prefix, key), value);
         self.length += usize::from(before.is_none());
         before
     }
 
     /// Removes a key and returns its value.
     pub(in crate::rules) fn remove(&mut self, prefix: u64, key: &[u8]) -> Option<V> {
-        let (index, hash) = self.hash(prefix, key);
-        self.shards.get(index)?.find(hash, prefix, key)?;
-        let before = self.shard_mut(index)?.remove(hash, prefix, key);
+        let (seeds, hash) = (self.seeds, hash(self.seeds, prefix, key));
+        let index = self.groups.get(hash.group)?.find(hash, prefix, key)?;
+        let before = self.group_mut(hash.group)?.remove(seeds, index);
         self.length -= 1;
         if self.length == 0 {
-            self.shards = Arc::default();
+            self.groups = Arc::default();
         }
         before
     }
 
-    /// A shard, copied if it is shared.
-    fn shard_mut(&mut self, index: usize) -> Option<&mut Shard<V>> {
-        Arc::make_mut(&mut self.shards).get_mut(index).map(Arc::make_mut)
+    /// A group, copied if it is shared. Its slots are not.
+    fn group_mut(&mut self, index: usize) -> Option<&mut Group<V>> {
+        Arc::make_mut(&mut self.groups).get_mut(index).map(Arc::make_mut)
     }
 }
 
-impl<V> Shard<V> {
-    /// The index of a key.
-    ///
-    /// Hashes are spread evenly, so that a key's index is near the one that its hash suggests. All hashes around it are compared, without a
-    /// branch for each: a search that goes from one to the next takes as long as its branches are mispredicted.
+impl<V> Group<V> {
+    /// The index of the slot that has a key.
     #[inline]
-    fn find(&self, hash: u32, prefix: u64, key: &[u8]) -> Option<usize> {
-        let guess = guess(hash, self.entries.len());
-        if let Some(window @ [first, .., last]) = self.hashes.get(guess..).and_then(<[u32]>::first_chunk::<WINDOW>)
-            && *first < hash
-            && hash < *last
-        {
-            let same = window.iter().zip(0..).fold(0_u32, |same, (at, bit)| {
-                let is_same = u32::from(*at == hash);
-                same | is_same << bit
-            });
-            let mut rest = same;
-            while rest != 0 {
-                let index = (guess + rest.trailing_zeros() as usize).wrapping_sub(PADDING);
-                if self.entries.get(index).is_some_and(|entry| entry.key.is(prefix, key)) {
+    fn find(&self, hash: KeyHash, prefix: u64, key: &[u8]) -> Option<usize> {
+        let mut bucket = self.bucket_of(hash);
+        loop {
+            let tags = *self.tags.get(bucket)?;
+            let mut same = zero_bytes(tags ^ hash.tags);
+            while same != 0 {
+                let index = bucket * BUCKET_SLOTS + first_byte(same);
+                if let Some(Some(entry)) = self.slot(index)
+                    && entry.key.is(prefix, key)
+                {
                     return Some(index);
                 }
-                rest &= rest - 1;
+                same &= same - 1;
             }
-            return None;
+            // There is a free slot in some bucket, so this ends.
+            if zero_bytes(tags) != 0 {
+                return None;
+            }
+            bucket = self.next(bucket);
         }
-        self.search(hash, prefix, key).ok()
     }
 
-    /// The index of a key, or the one to insert it at.
-    fn search(&self, hash: u32, prefix: u64, key: &[u8]) -> Result<usize, usize> {
-        let length = self.entries.len();
-        let hash_at = |index: usize| self.hashes.get(index + PADDING).copied().filter(|_| index < length);
-        let mut index = guess(hash, length);
-        while index > 0 && hash_at(index - 1).is_some_and(|before| before >= hash) {
-            index -= 1;
+    #[inline]
+    fn probe(&self, hash: KeyHash) -> Probe<'_, V> {
+        let bucket = self.bucket_of(hash);
+        let Some(tags) = self.tags.get(bucket).copied() else {
+            return Probe {
+                slot: None,
+                is_only: true,
+            };
+        };
+        let same = zero_bytes(tags ^ hash.tags);
+        let is_only = same & same.wrapping_sub(1) == 0 && zero_bytes(tags) != 0;
+        if same == 0 {
+            return Probe { slot: None, is_only };
         }
-        while hash_at(index).is_some_and(|at| at < hash) {
-            index += 1;
-        }
-        while hash_at(index) == Some(hash) {
-            if self.entries.get(index).is_some_and(|entry| entry.key.is(prefix, key)) {
-                return Ok(index);
-            }
-            index += 1;
-        }
-        Err(index)
+        let slot = self.slot(bucket * BUCKET_SLOTS + first_byte(same));
+        // Read here, used later: other work goes on until it is there.
+        black_box(slot.is_some_and(Option::is_some));
+        Probe { slot, is_only }
     }
 
-    fn insert(&mut self, hash: u32, prefix: u64, key: &[u8], value: V) -> Option<V> {
-        match self.search(hash, prefix, key) {
-            Ok(index) => {
-                let entry = self.entries.get_mut(index)?;
-                Some(std::mem::replace(&mut entry.value, value))
-            }
-            Err(index) => {
-                // Not doubled: there are a thousand shards, and all would have space for twice as many.
-                if self.entries.len() == self.entries.capacity() {
-                    let more = self.entries.len() / 8 + 4;
-                    self.hashes.reserve_exact(more);
-                    self.entries.reserve_exact(more);
+    /// The bucket that a key is in, unless that had no free slot.
+    #[inline]
+    fn bucket_of(&self, hash: KeyHash) -> usize {
+        ((u64::from(hash.bucket) * self.tags.len() as u64) >> u32::BITS) as usize
+    }
+
+    #[inline]
+    fn next(&self, bucket: usize) -> usize {
+        let next = bucket + 1;
+        if next < self.tags.len() { next } else { 0 }
+    }
+
+    #[inline]
+    fn slot(&self, index: usize) -> Option<&Option<Entry<V>>> {
+        self.chunks.get(index / CHUNK_SLOTS)?.get(index % CHUNK_SLOTS)
+    }
+
+    /// The bucket of a stored entry's hash.
+    fn home(&self, seeds: [u64; 2], index: usize) -> Option<(usize, KeyHash)> {
+        let entry = self.slot(index)?.as_ref()?;
+        let hash = hash(seeds, entry.key.prefix(), entry.key.bytes());
+        Some((self.bucket_of(hash), hash))
+    }
+}
+
+impl<V: Clone> Group<V> {
+    /// A slot, its chunk copied if that is shared.
+    fn slot_mut(&mut self, index: usize) -> Option<&mut Option<Entry<V>>> {
+        let chunk = self.chunks.get_mut(index / CHUNK_SLOTS)?;
+        Arc::make_mut(chunk).get_mut(index % CHUNK_SLOTS)
+    }
+
+    /// Sets the value of a key and returns the one before.
+    fn insert(&mut self, seeds: [u64; 2], hash: KeyHash, key: TableKey, value: V) -> Option<V> {
+        if let Some(index) = self.find(hash, key.prefix(), key.bytes()) {
+            let entry = self.slot_mut(index)?.as_mut()?;
+            return Some(std::mem::replace(&mut entry.value, value));
+        }
+        // Not more than three of four slots, so that most look-ups read one bucket.
+        if (self.length + 1) * 4 > self.tags.len() * BUCKET_SLOTS * 3 {
+            self.rebuild(seeds, self.length + 1);
+        }
+        self.add(hash, Entry { key, value });
+        None
+    }
+
+    /// Adds an entry that is not there. A slot is free.
+    fn add(&mut self, hash: KeyHash, entry: Entry<V>) {
+        let mut bucket = self.bucket_of(hash);
+        while let Some(tags) = self.tags.get_mut(bucket) {
+            let free = zero_bytes(*tags);
+            if free != 0 {
+                let slot = first_byte(free);
+                *tags |= tag_at(hash.tags, slot);
+                if let Some(free) = self.slot_mut(bucket * BUCKET_SLOTS + slot) {
+                    *free = Some(entry);
+                    self.length += 1;
                 }
-                self.hashes.insert(index + PADDING, hash);
-                let key = TableKey::new(prefix, key);
-                self.entries.insert(index, Entry { key, value });
-                None
+                return;
+            }
+            bucket = self.next(bucket);
+        }
+    }
+
+    /// Empties a slot and returns its value.
+    fn remove(&mut self, seeds: [u64; 2], index: usize) -> Option<V> {
+        let removed = self.slot_mut(index)?.take()?;
+        self.length -= 1;
+        self.close_gap(seeds, index);
+        // A group that has lost most of its entries gives their memory back.
+        if self.tags.len() > CHUNK_BUCKETS && self.length * 4 < self.tags.len() * BUCKET_SLOTS {
+            self.rebuild(seeds, self.length);
+        }
+        Some(removed.value)
+    }
+
+    /// Marks an emptied slot as free. Behind the free slot of a bucket that was full, entries are not found in the next bucket: one of
+    /// those that belong before it takes the slot, and leaves another one.
+    fn close_gap(&mut self, seeds: [u64; 2], emptied: usize) {
+        let (mut gap, mut bucket) = (emptied, emptied / BUCKET_SLOTS);
+        let mut was_full = self.clear_tag(gap);
+        for _ in 1..self.tags.len() {
+            if !was_full {
+                return;
+            }
+            bucket = self.next(bucket);
+            let distance = |from: usize| (bucket + self.tags.len() - from) % self.tags.len();
+            let to_gap = distance(gap / BUCKET_SLOTS);
+            let mut slots = bucket * BUCKET_SLOTS..(bucket + 1) * BUCKET_SLOTS;
+            let moved = slots.find_map(|index| {
+                let (home, hash) = self.home(seeds, index)?;
+                (distance(home) >= to_gap).then_some((index, hash))
+            });
+            was_full = self.tags.get(bucket).is_some_and(|tags| zero_bytes(*tags) == 0);
+            if let Some((index, hash)) = moved {
+                let entry = self.slot_mut(index).and_then(Option::take);
+                if let Some(tags) = self.tags.get_mut(gap / BUCKET_SLOTS) {
+                    *tags |= tag_at(hash.tags, gap % BUCKET_SLOTS);
+                }
+                if let Some(slot) = self.slot_mut(gap) {
+                    *slot = entry;
+                }
+                self.clear_tag(index);
+                gap = index;
             }
         }
     }
 
-    /// Removes a key and returns its value.
-    fn remove(&mut self, hash: u32, prefix: u64, key: &[u8]) -> Option<V> {
-        let index = self.search(hash, prefix, key).ok()?;
-        self.hashes.remove(index + PADDING);
-        Some(self.entries.remove(index).value)
+    /// Marks a slot as free. True if its bucket was full.
+    fn clear_tag(&mut self, index: usize) -> bool {
+        let Some(tags) = self.tags.get_mut(index / BUCKET_SLOTS) else {
+            return false;
+        };
+        let was_full = zero_bytes(*tags) == 0;
+        *tags &= !tag_at(u64::MAX, index % BUCKET_SLOTS);
+        was_full
     }
-}
 
-impl<V> Default for Shard<V> {
-    fn default() -> Self {
-        let hashes = [0; PADDING].into_iter().chain([u32::MAX; PADDING]);
-        Self {
-            hashes: hashes.collect(),
-            entries: Vec::new(),
+    /// Makes as many buckets as a number of entries needs. Not twice as many: that would be space for twice as much.
+    fn rebuild(&mut self, seeds: [u64; 2], length: usize) {
+        let buckets = (length * 5).div_ceil(BUCKET_SLOTS * 3).max(1);
+        let empty = || Arc::new([const { None }; CHUNK_SLOTS]);
+        let next = Self {
+            tags: vec![0; buckets],
+            chunks: std::iter::repeat_with(empty)
+                .take(buckets.div_ceil(CHUNK_BUCKETS))
+                .collect(),
+            length: 0,
+        };
+        for chunk in std::mem::replace(self, next).chunks {
+            for entry in Arc::unwrap_or_clone(chunk).into_iter().flatten() {
+                let hash = hash(seeds, entry.key.prefix(), entry.key.bytes());
+                self.add(hash, entry);
+            }
         }
     }
 }
 
-/// The index that a hash has if all are spread evenly.
+impl<V> Default for Group<V> {
+    fn default() -> Self {
+        Self {
+            tags: Vec::new(),
+            chunks: Vec::new(),
+            length: 0,
+        }
+    }
+}
+
+/// The hash of a key.
 #[inline]
-const fn guess(hash: u32, length: usize) -> usize {
-    ((hash as u64 * length as u64) >> u32::BITS) as usize
+fn hash([start, factor]: [u64; 2], prefix: u64, key: &[u8]) -> KeyHash {
+    let mut hash = start ^ prefix ^ (key.len() as u64).rotate_left(40);
+    let last = match key.last_chunk() {
+        // With some of the bytes before it, which does no harm.
+        Some(last) => {
+            for word in key.as_chunks().0 {
+                hash = folded_product(hash ^ u64::from_le_bytes(*word), factor);
+            }
+            u64::from_le_bytes(*last)
+        }
+        None => short_word(key),
+    };
+    let hash = folded_product(folded_product(hash ^ last, factor), factor);
+    KeyHash {
+        group: (hash >> (u64::BITS - GROUP_BITS)) as usize,
+        bucket: hash as u32,
+        tags: u64::from(((hash >> u32::BITS) as u8).max(1)) * ONES,
+    }
+}
+
+/// The highest bit of each byte that is zero. Above such a byte, it may be set for one of value one, too.
+#[inline]
+const fn zero_bytes(word: u64) -> u64 {
+    word.wrapping_sub(ONES) & !word & HIGH_BITS
+}
+
+/// One byte of a word; the others are zero.
+#[inline]
+const fn tag_at(tags: u64, slot: usize) -> u64 {
+    tags & 0xff << (slot * BUCKET_SLOTS)
+}
+
+/// The index of the lowest byte with a bit.
+#[inline]
+const fn first_byte(bits: u64) -> usize {
+    (bits.trailing_zeros() / u8::BITS) as usize
 }
 
 /// The bytes of a key of less than eight, with its length enough to tell it from others. Read without a copy, whose length would have to be
@@ -236,7 +413,7 @@ impl<V> Default for Table<V> {
     fn default() -> Self {
         let random = RandomState::new();
         Self {
-            shards: Arc::from([]),
+            groups: Arc::from([]),
             // Odd, so that no factor is zero.
             seeds: [random.hash_one(0), random.hash_one(1) | 1],
             length: 0,
@@ -277,14 +454,19 @@ mod tests {
             (value(&copy, 7), value(&copy, 8), copy.len()),
             (Some(7), Some(8), 5_000)
         );
-        let shared = table.shards.iter().zip(copy.shards.iter());
-        let copied = shared.filter(|(one, other)| !Arc::ptr_eq(one, other)).count();
-        assert!((1..=2).contains(&copied), "{copied} shards copied");
+        let chunks = |table: &Table<u32>| {
+            let chunks = table.groups.iter().flat_map(|group| group.chunks.clone());
+            chunks.collect::<Vec<_>>()
+        };
+        let (one, other) = (chunks(&table), chunks(&copy));
+        let copied = one.iter().zip(&other).filter(|(one, other)| !Arc::ptr_eq(one, other));
+        let copied = copied.count();
+        assert!((1..=4).contains(&copied), "{copied} of {} chunks copied", one.len());
     }
 
     #[test]
     fn an_entry_is_a_cache_line() {
-        assert_eq!(size_of::<Entry<Option<super::super::terms::RowTerms>>>(), 64);
+        assert_eq!(size_of::<Option<Entry<Option<super::super::terms::RowTerms>>>>(), 64);
     }
 
     #[test]
@@ -292,7 +474,7 @@ mod tests {
         let mut table = Table::default();
         table.insert(0, b"a", ());
         table.remove(0, b"a");
-        assert!(table.is_empty() && table.shards.is_empty());
+        assert!(table.is_empty() && table.groups.is_empty());
         assert!(table.find(0, b"a").is_none());
     }
 
@@ -315,6 +497,9 @@ mod tests {
                     assert_eq!(table.insert(prefix, &key, step), before, "step {step}");
                 }
                 assert_eq!(table.find(prefix, &key).map(|(_, value)| value), map.get(&pair));
+                let probe = table.probe(prefix, &key);
+                let probed = table.resolve(&probe, prefix, &key).map(|(_, value)| value);
+                assert_eq!(probed, map.get(&pair), "step {step}");
                 assert_eq!(table.len(), map.len());
             }
             for ((prefix, key), value) in &map {
@@ -324,21 +509,42 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_spread_over_the_shards() {
+    fn keys_are_spread_over_groups_and_buckets() {
         let mut table = Table::default();
         for number in 0..100_000 {
             table.insert(1, format!("merchant_{number}").as_bytes(), ());
         }
-        let longest = table.shards.iter().map(|shard| shard.entries.len()).max();
-        assert!(longest < Some(200), "{longest:?} entries in a shard, of 98 on average");
-        let distances = table.shards.iter().flat_map(|shard| {
-            let length = shard.entries.len();
-            let hashes = shard.hashes.iter().skip(PADDING).take(length);
-            hashes
-                .enumerate()
-                .map(move |(index, hash)| guess(*hash, length).abs_diff(index))
+        let longest = table.groups.iter().map(|group| group.length).max();
+        assert!(
+            longest < Some(3_700),
+            "{longest:?} entries in a group, of 3,125 on average"
+        );
+        let slots: usize = table.groups.iter().map(|group| group.chunks.len() * CHUNK_SLOTS).sum();
+        assert!(slots < 100_000 * 7 / 4, "{slots} slots");
+        let distances = table.groups.iter().flat_map(|group| {
+            let buckets = group.tags.len();
+            let slots = 0..buckets * BUCKET_SLOTS;
+            let seeds = table.seeds;
+            slots.filter_map(move |index| {
+                let (home, _) = group.home(seeds, index)?;
+                Some((index / BUCKET_SLOTS + buckets - home) % buckets)
+            })
         });
         let total: usize = distances.sum();
-        assert!(total < 100_000 * 10, "{total} steps for all");
+        assert!(total < 100_000 / 4, "{total} buckets too far for all");
+    }
+
+    #[test]
+    fn a_group_that_loses_its_entries_gives_their_memory_back() {
+        let mut table = Table::default();
+        for number in 0..50_000_u32 {
+            table.insert(1, &number.to_le_bytes(), ());
+        }
+        for number in 100..50_000_u32 {
+            table.remove(1, &number.to_le_bytes());
+        }
+        let chunks: usize = table.groups.iter().map(|group| group.chunks.len()).sum();
+        assert!(chunks <= GROUPS * 2, "{chunks} chunks");
+        assert!((0..100_u32).all(|number| table.find(1, &number.to_le_bytes()).is_some()));
     }
 }

@@ -43,6 +43,13 @@ impl TableKey {
         *known == kept(prefix) && self.bytes() == bytes
     }
 
+    /// The prefix.
+    pub(super) const fn prefix(&self) -> u64 {
+        let (Self::Inline { prefix, .. } | Self::Boxed { prefix, .. }) = self;
+        let [a, b, c, d, e] = *prefix;
+        u64::from_le_bytes([a, b, c, d, e, 0, 0, 0])
+    }
+
     /// The bytes after the prefix.
     #[inline]
     pub(super) fn bytes(&self) -> &[u8] {
@@ -68,7 +75,7 @@ mod tests {
         let all = [b'x'; 40];
         for length in 0..40 {
             let key = TableKey::new(7 << 32, &all[..length]);
-            assert_eq!(key.bytes(), &all[..length]);
+            assert_eq!((key.prefix(), key.bytes()), (7 << 32, &all[..length]));
             assert!(key.is(7 << 32, &all[..length]) && !key.is(7, &all[..length]) && !key.is(7 << 32, b"y"));
         }
         assert_eq!(size_of::<TableKey>(), 24);

@@ -150,6 +150,19 @@ impl Backend {
         }
     }
 
+    /// Closes all connections to a file, and waits for it: a transaction in progress ends first.
+    #[cfg(test)]
+    pub(super) async fn close_file(&self) {
+        if let Self::Sqlite { writer, readers, .. } = self {
+            for pool in [writer, readers] {
+                let pool = pool.lock().unwrap_or_else(PoisonError::into_inner).take();
+                if let Some(pool) = pool {
+                    pool.close().await;
+                }
+            }
+        }
+    }
+
     /// Notifies the other instances, where there are any. In a statement of its own: inside the transaction it would take a lock
     /// that serialises all commits of the server.
     pub(super) async fn notify(&self, revision: u64) -> DatabaseResult<()> {

@@ -4,6 +4,7 @@ use super::super::model::{ChangeBody, DatabaseHead, Digest, LoggedChange, Overri
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::io::{self, BufRead, Read as _, Write};
+use std::sync::Arc;
 
 /// Everything that an instance has applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,9 +20,9 @@ pub struct SavedState {
     /// The files of the version in use.
     pub files: Vec<SetFile>,
     /// All rows.
-    pub rows: Vec<OverrideRow>,
+    pub rows: Vec<Arc<OverrideRow>>,
     /// All attributes.
-    pub attributes: Vec<SubjectAttribute>,
+    pub attributes: Vec<Arc<SubjectAttribute>>,
 }
 
 /// A line of the journal.
@@ -102,8 +103,12 @@ impl SavedState {
         };
         let lines = std::iter::once(StateLineRef::Head(&head))
             .chain(self.files.iter().map(StateLineRef::File))
-            .chain(self.rows.iter().map(StateLineRef::Row))
-            .chain(self.attributes.iter().map(StateLineRef::Attribute));
+            .chain(self.rows.iter().map(|row| StateLineRef::Row(row)))
+            .chain(
+                self.attributes
+                    .iter()
+                    .map(|attribute| StateLineRef::Attribute(attribute)),
+            );
         let mut hasher = Sha256::new();
         for line in lines {
             let line = encoded(&line)?;
@@ -135,8 +140,8 @@ impl SavedState {
                     text_bytes += file.text.len();
                     state.files.push(file);
                 }
-                StateLine::Row(row) => state.rows.push(row),
-                StateLine::Attribute(attribute) => state.attributes.push(attribute),
+                StateLine::Row(row) => state.rows.push(Arc::new(row)),
+                StateLine::Attribute(attribute) => state.attributes.push(Arc::new(attribute)),
                 StateLine::End(digest) if digest.0 != <[u8; 32]>::from(hasher.clone().finalize()) => {
                     return Err(damaged("its digest is another one"));
                 }

@@ -59,15 +59,18 @@ fn state(revision: u64) -> SavedState {
             grammar: Grammar::Own,
             text: "rules:\n  - id: ünïcode\n".to_owned(),
         }],
-        rows: (0..3).map(|number| saved_row(number, revision)).collect(),
-        attributes: vec![SubjectAttribute {
-            source: "merchant".to_owned(),
-            subject: "m_1".to_owned(),
-            name: "tier".to_owned(),
-            value: "gold".to_owned(),
-            revision,
-            actor: "ada".to_owned(),
-        }],
+        rows: (0..3).map(|number| saved_row(number, revision).into()).collect(),
+        attributes: vec![
+            SubjectAttribute {
+                source: "merchant".to_owned(),
+                subject: "m_1".to_owned(),
+                name: "tier".to_owned(),
+                value: "gold".to_owned(),
+                revision,
+                actor: "ada".to_owned(),
+            }
+            .into(),
+        ],
     }
 }
 

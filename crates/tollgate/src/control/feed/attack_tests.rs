@@ -13,6 +13,7 @@ use fastrand::Rng;
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
 use std::io::Write;
+use std::sync::Arc;
 use std::time::Duration;
 
 const NOW: u64 = 1_800_000_000_000;
@@ -68,7 +69,7 @@ impl Genuine {
             head: at(&changes[7]),
             set: set_digest(&files),
             set_revision: 0,
-            rows: vec![OverrideRow {
+            rows: vec![Arc::new(OverrideRow {
                 domain: "default".to_owned(),
                 rule: "plan".to_owned(),
                 subject: [("merchant".to_owned(), "m_1".to_owned())].into(),
@@ -77,7 +78,7 @@ impl Genuine {
                 expires_at: 0,
                 revision: 1,
                 actor: String::new(),
-            }],
+            })],
             attributes: Vec::new(),
         };
         Self {
@@ -267,7 +268,7 @@ fn attack_values(genuine: &Genuine, random: &mut Rng, seed: u64) {
         ..genuine.files[0].clone()
     }];
     let mut rows = genuine.snapshot.clone();
-    rows.rows[0].terms = "99999/s".to_owned();
+    Arc::make_mut(&mut rows.rows[0]).terms = "99999/s".to_owned();
     let sets = (encode_set(&genuine.files, FORMAT), encode_set(&other_files, FORMAT));
     let snapshots = (genuine.snapshot.encode(), rows.encode());
     type Taken<'g> = &'g dyn Fn(&[u8], &[Vec<u8>]) -> bool;

@@ -501,7 +501,7 @@ async fn parts_of_another_control_service_replace_none_of_a_manifest() {
         },
         set: Digest::default(),
         set_revision: 0,
-        rows: vec![OverrideRow {
+        rows: vec![Arc::new(OverrideRow {
             domain: "default".to_owned(),
             rule: "plan".to_owned(),
             subject: [("merchant".to_owned(), "m_1".to_owned())].into(),
@@ -510,7 +510,7 @@ async fn parts_of_another_control_service_replace_none_of_a_manifest() {
             expires_at: 0,
             revision: 7,
             actor: actor.to_owned(),
-        }],
+        })],
         attributes: Vec::new(),
     };
     let list = SnapshotList {

@@ -186,11 +186,13 @@ pub fn set_name(set: &Digest) -> String {
     format!("set:{set}")
 }
 
-/// Deflates a value and cuts it into parts.
-pub fn cut(kind: ManifestKind, text: &[u8]) -> (Manifest, Vec<Vec<u8>>) {
+/// Deflates a value, given piece by piece, and cuts it into parts. All rows as one text would be many times the deflated value.
+pub fn cut(kind: ManifestKind, texts: impl IntoIterator<Item = Vec<u8>>) -> (Manifest, Vec<Vec<u8>>) {
     let mut encoder = DeflateEncoder::new(Vec::new(), Compression::fast());
-    // A vector takes every byte.
-    let _ = encoder.write_all(text);
+    for text in texts {
+        // A vector takes every byte.
+        let _ = encoder.write_all(&text);
+    }
     let deflated = encoder.finish().unwrap_or_default();
     let parts: Vec<Vec<u8>> = deflated.chunks(PART_BYTES_MAX).map(<[u8]>::to_vec).collect();
     let manifest = Manifest {

@@ -31,7 +31,7 @@ pub fn encode_set(files: &[SetFile], format: u32) -> (Manifest, Vec<Vec<u8>>) {
         text.extend(file.text.as_bytes());
     }
     let set = set_digest(files);
-    cut(ManifestKind::Set { set, format }, &text)
+    cut(ManifestKind::Set { set, format }, [text])
 }
 
 /// Reads a set of this digest.

@@ -6,6 +6,7 @@ use super::parts::{Manifest, ManifestKind, cut, inflate};
 use crate::control::model::{DatabaseHead, Digest, OverrideRow, SubjectAttribute};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read};
+use std::sync::Arc;
 
 /// All rows and attributes at one position.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,9 +18,9 @@ pub struct RowSnapshot {
     /// The revision of the last publish; 0: none.
     pub set_revision: u64,
     /// All rows.
-    pub rows: Vec<OverrideRow>,
+    pub rows: Vec<Arc<OverrideRow>>,
     /// All attributes.
-    pub attributes: Vec<SubjectAttribute>,
+    pub attributes: Vec<Arc<SubjectAttribute>>,
 }
 
 /// The revisions of the snapshots that the cache has: the latest first, at most two.
@@ -34,29 +35,38 @@ pub struct SnapshotList {
 /// The name of the list's key.
 pub const SNAPSHOTS: &str = "rows";
 
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 enum Line {
     Row(OverrideRow),
     Attribute(SubjectAttribute),
 }
 
+/// The same, to be written.
+#[derive(Serialize)]
+#[serde(rename_all = "lowercase")]
+enum LineRef<'a> {
+    Row(&'a OverrideRow),
+    Attribute(&'a SubjectAttribute),
+}
+
 impl RowSnapshot {
     /// The manifest and the parts.
     pub fn encode(&self) -> (Manifest, Vec<Vec<u8>>) {
-        let mut text = Vec::new();
-        let rows = self.rows.iter().cloned().map(Line::Row);
-        for line in rows.chain(self.attributes.iter().cloned().map(Line::Attribute)) {
+        let rows = self.rows.iter().map(|row| LineRef::Row(row));
+        let attributes = self.attributes.iter().map(|attribute| LineRef::Attribute(attribute));
+        let lines = rows.chain(attributes).map(|line| {
             // Texts, numbers and maps with text keys always encode.
-            text.extend(serde_json::to_vec(&line).unwrap_or_default());
+            let mut text = serde_json::to_vec(&line).unwrap_or_default();
             text.push(b'\n');
-        }
+            text
+        });
         let kind = ManifestKind::Rows {
             head: self.head.clone(),
             set: self.set,
             set_revision: self.set_revision,
         };
-        cut(kind, &text)
+        cut(kind, lines)
     }
 
     /// Reads a snapshot from its manifest, which was parsed, and its parts.
@@ -102,8 +112,8 @@ impl RowSnapshot {
             }
             let text = line.strip_suffix(b"\n").ok_or("a line is cut, or too long")?;
             match serde_json::from_slice(text).map_err(|error| error.to_string())? {
-                Line::Row(row) => self.rows.push(row),
-                Line::Attribute(attribute) => self.attributes.push(attribute),
+                Line::Row(row) => self.rows.push(Arc::new(row)),
+                Line::Attribute(attribute) => self.attributes.push(Arc::new(attribute)),
             }
             if self.rows.len() > ITEMS_MAX || self.attributes.len() > ITEMS_MAX {
                 return Err("it has more rows or attributes than are accepted".to_owned());

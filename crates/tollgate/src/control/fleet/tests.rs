@@ -275,7 +275,7 @@ async fn a_row_written_while_a_set_is_prepared_is_checked_at_its_commit() {
     let published = publish_while(dropping, &rows).await.unwrap();
     publisher.applies(published.revision).await;
     let tables = &publisher.control.parts.tables;
-    let kept: Vec<String> = tables.all().0.into_iter().map(|row| row.terms).collect();
+    let kept: Vec<String> = tables.all().0.iter().map(|row| row.terms.clone()).collect();
     assert_eq!(kept, ["8/min"]);
 }
 

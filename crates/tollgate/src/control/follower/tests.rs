@@ -337,6 +337,29 @@ async fn a_row_is_deleted_when_it_expires() {
 }
 
 #[test]
+fn of_many_changes_at_most_ten_are_applied_in_any_second() {
+    let start = Instant::now();
+    let (mut pace, mut now) = (Pace::default(), start);
+    let mut applied: Vec<Instant> = Vec::new();
+    for number in 0..500 {
+        // There is always a change, and applying it takes some time.
+        now = pace.next().unwrap_or(now).max(now) + Duration::from_millis(number % 7);
+        pace.record(now);
+        applied.push(now);
+    }
+    let within = |first: Instant| {
+        let later = applied
+            .iter()
+            .filter(|at| **at >= first && **at < first + Duration::from_secs(1));
+        later.count()
+    };
+    let most = applied.iter().map(|first| within(*first)).max();
+    assert_eq!(most, Some(APPLICATIONS_MAX));
+    let took = now - start;
+    assert!(took < Duration::from_secs(60), "{took:?}: no slower than that");
+}
+
+#[test]
 fn a_change_waits_for_no_read_of_the_database_longer_than_the_setting() {
     let setting = Duration::from_secs(5);
     for _ in 0..10_000 {

@@ -48,7 +48,12 @@ impl ChangePlan {
     /// Adds the notes about override rows. `next` is the rule set of the plan; `is_invalid` tells for the index of a row
     /// that `next` cannot have it.
     #[must_use]
-    pub fn with_rows(mut self, next: &RuleSet, rows: &[OverrideRow], is_invalid: impl Fn(usize) -> bool) -> Self {
+    pub fn with_rows<'r>(
+        mut self,
+        next: &RuleSet,
+        rows: impl IntoIterator<Item = &'r OverrideRow>,
+        is_invalid: impl Fn(usize) -> bool,
+    ) -> Self {
         let mut concerned: HashMap<(&str, &str), RowConcern> = HashMap::new();
         for line in &self.lines {
             let key = (&*line.domain, &*line.rule);
@@ -67,7 +72,7 @@ impl ChangePlan {
             .collect();
         let mut notes: Vec<RowNote> = Vec::new();
         let mut positions: HashMap<(&str, &str, RowConcern), usize> = HashMap::new();
-        for (index, row) in rows.iter().enumerate() {
+        for (index, row) in rows.into_iter().enumerate() {
             let key = (&*row.domain, &*row.rule);
             let concern = match concerned.get(&key) {
                 _ if is_invalid(index) => RowConcern::Invalid,

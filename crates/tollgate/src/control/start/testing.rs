@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::redis::{ConfigCache, Redis};
 use tollgate_limiter::testing::eventually;
@@ -29,13 +30,19 @@ pub(in crate::control) struct Instance {
     pub(in crate::control) gate: Arc<Gate>,
     pub(in crate::control) folder: PathBuf,
     pub(in crate::control) task: JoinHandle<()>,
+    /// True if the folder outlives it.
+    is_folder_kept: bool,
 }
 
 /// A new folder with the file layer of an instance.
 pub(in crate::control) fn new_folder(file_layer: &str) -> PathBuf {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let folder = std::env::temp_dir().join(format!("tollgate-control-{}-{count}", std::process::id()));
+    // In memory where that is possible: closing a database syncs it, and a disk that others write to may take a minute for that.
+    let memory = Some(PathBuf::from("/dev/shm")).filter(|memory| memory.is_dir());
+    let folder = memory
+        .unwrap_or_else(std::env::temp_dir)
+        .join(format!("tollgate-control-{}-{count}", std::process::id()));
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("tollgate.yaml"), file_layer).unwrap();
@@ -71,19 +78,28 @@ impl Instance {
             gate,
             folder,
             task,
+            is_folder_kept: false,
         }
     }
 
     /// Stops it and returns its folder, in which nothing is written any more.
-    pub(in crate::control) async fn close(self) -> PathBuf {
+    pub(in crate::control) async fn close(mut self) -> PathBuf {
         self.task.abort();
+        self.is_folder_kept = true;
         let folder = self.folder.clone();
         let held = Arc::downgrade(&self.control.parts);
+        let database = self.control.database().cloned();
         drop(self);
         eventually("the end of its tasks", async || held.strong_count() == 0).await;
-        // Connections close in threads of their own, and the last of them may remove files.
         let data = folder.join("data");
-        eventually("a closed database", async || !has_open_files(&data)).await;
+        // Asked for and waited for: connections that are dropped close in threads of their own, and the last of them removes files.
+        if let Some(database) = database
+            && timeout(CLOSE_TIMEOUT, database.close()).await.is_err()
+        {
+            panic!("the database does not close; open: {:?}", open_files(&data));
+        }
+        // The journal is closed by the thread that ends last.
+        eventually("closed files", async || open_files(&data).is_empty()).await;
         folder
     }
 
@@ -108,15 +124,21 @@ impl Instance {
 impl Drop for Instance {
     fn drop(&mut self) {
         self.task.abort();
+        if !self.is_folder_kept {
+            // Its tasks may write once more; that is little.
+            let _ = std::fs::remove_dir_all(&self.folder);
+        }
     }
 }
 
-/// True while this process has a file of a folder open.
-fn has_open_files(folder: &Path) -> bool {
+/// The files of a folder that this process has open.
+fn open_files(folder: &Path) -> Vec<PathBuf> {
     let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
-    let mut targets = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
-    targets.any(|target| target.starts_with(folder))
+    let targets = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    targets.filter(|target| target.starts_with(folder)).collect()
 }
+
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(in crate::control) fn author() -> Author {
     Author {

@@ -119,7 +119,7 @@ fn lists_have_the_order_and_the_filters_of_the_database() {
     // The database orders texts: a comma is before a brace.
     let one = subject(&[("a", "1")]);
     let two = subject(&[("a", "1"), ("b", "2")]);
-    tables.replace(vec![of(one.clone()), of(two.clone())], Vec::new());
+    tables.replace(vec![of(one.clone()).into(), of(two.clone()).into()], Vec::new());
     let all = tables.rows(&RowFilter::default(), None, 10);
     assert_eq!(
         all.iter().map(|row| row.subject.clone()).collect::<Vec<_>>(),

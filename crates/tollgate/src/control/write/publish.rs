@@ -62,7 +62,9 @@ pub(in crate::control) async fn plan(parts: &Arc<ControlParts>, files: Vec<SetFi
     let (amended, _, problems) = parts.tables.amended(&set.rules);
     let invalid: HashSet<usize> = problems.iter().map(|problem| problem.index).collect();
     let live = parts.gate.active_rules();
-    let mut plan = ChangePlan::between(&live, &amended).with_rows(&amended, &rows, |index| invalid.contains(&index));
+    let is_invalid = |index| invalid.contains(&index);
+    let rows = rows.iter().map(Arc::as_ref);
+    let mut plan = ChangePlan::between(&live, &amended).with_rows(&amended, rows, is_invalid);
     plan.format = parts.options.format;
     let fleet = fleet::view(parts).await.instances;
     let reading = fleet.iter().filter(|instance| instance.status.formats >= plan.format);

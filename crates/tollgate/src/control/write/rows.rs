@@ -161,10 +161,9 @@ fn count_subjects(parts: &ControlParts, rows: &mut [RowWrite]) {
 /// Checks rows as the active rules would take them.
 fn check_rows(parts: &ControlParts, rows: &[RowWrite], options: &WriteOptions) -> ControlResult<()> {
     let rules = parts.gate.active_rules();
-    let known: HashSet<(&str, &str)> = rules.rules().iter().map(|rule| (rule.domain(), rule.id())).collect();
     let mut problems = Vec::new();
     for (row, line) in rows.iter().zip(1..) {
-        let is_orphan = !known.contains(&(row.domain.as_str(), row.rule.as_str()));
+        let is_orphan = rules.rule(&row.domain, &row.rule).is_none();
         if is_orphan && row.terms.is_some() && !options.allow_orphan {
             let name = format!("rule `{}` in the domain `{}`", row.rule, row.domain);
             if rows.len() == 1 {

@@ -131,3 +131,19 @@ async fn an_attribute_that_cannot_be_used_is_reported() {
     );
     assert_eq!(gate.active_rules().attribute_count(), 1);
 }
+
+#[test]
+fn a_request_never_frees_the_rules_that_it_was_the_last_to_use() {
+    let gate = Gate::new(rules("rules: [{ id: a, limit: 10/h }]"), Arc::new(Memory::default()));
+    let first = Arc::downgrade(&gate.active_rules.load_full());
+    let request = gate.snapshot(Protocol::Http);
+    gate.install_rules(rules("rules: [{ id: b, limit: 10/h }]"));
+    drop(request);
+    assert!(first.upgrade().is_some(), "freed by the request");
+    gate.retired.free_unused();
+    assert!(first.upgrade().is_none());
+    // Without a request they are freed when they are replaced.
+    let second = Arc::downgrade(&gate.active_rules.load_full());
+    gate.amend_rules(&[], &[]);
+    assert!(second.upgrade().is_none());
+}

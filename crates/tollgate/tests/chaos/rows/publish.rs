@@ -7,6 +7,7 @@ use crate::harness::{hot_and_many, pause, wait_until};
 use crate::measurements::Measurements;
 use crate::node::Node;
 use crate::plan::Plan;
+use crate::resp::send_command_with;
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -193,8 +194,11 @@ pub(super) fn interrupted(plan: &Plan) -> Measurements {
     expect_done(&publish(&control, &set(0)));
     let mut follower = Node::start_managed(&settings(&store, "none"));
     let (mut mixed, mut differ, mut lost, mut unaudited, mut slowest) = (0, 0, 0, 0, Duration::ZERO);
-    let seeds = plan.pick(3_u64, 200);
+    let (mut committed, seeds) = (0, plan.pick(3_u64, 200));
     for number in 1..=seeds {
+        // Both have to vote, and nobody else: a publish that waits for a dead one is never killed after its commit.
+        knows_all(&control, 2);
+        let id = get(&control, "/v1/status").body["instance"].clone();
         let killed_after = Duration::from_micros(random.below(KILL_WITHIN_US));
         let response = std::thread::scope(|scope| {
             let publishing = scope.spawn(|| publish(&control, &set(number)));
@@ -203,6 +207,7 @@ pub(super) fn interrupted(plan: &Plan) -> Measurements {
             publishing.join().unwrap()
         });
         control.kill();
+        forget_instance(&store, id.as_str().unwrap_or_default());
         control.restart();
         let since = Instant::now();
         wait_until("both are at one position", || position(&control) == position(&follower));
@@ -212,6 +217,7 @@ pub(super) fn interrupted(plan: &Plan) -> Measurements {
         differ += u32::from(ours != theirs);
         let is_new = ours[0].starts_with(&format!("{}/s", 1_000 + number));
         lost += u32::from(response.is_done() && !is_new);
+        committed += u32::from(is_new);
         let audit = get(&control, "/v1/audit?action=publish&limit=1").body;
         let revision = audit["items"][0]["revision"].as_u64().unwrap_or_default();
         let set_revision = get(&control, "/v1/status").body["set_revision"]
@@ -220,12 +226,26 @@ pub(super) fn interrupted(plan: &Plan) -> Measurements {
         unaudited += u32::from(revision != set_revision);
     }
     measurements.note("times it was killed", seeds as f64);
+    // Killed before it and after it.
+    let expected = plan.pick(0.0, 10.0);
+    measurements.at_least("publishes that were committed", f64::from(committed), expected);
+    let others = seeds as f64 - f64::from(committed);
+    measurements.at_least("publishes that were not", others, expected);
     measurements.none("times rules of two versions were live together", f64::from(mixed));
     measurements.none("times instances differed", f64::from(differ));
     measurements.none("acknowledged publishes lost", f64::from(lost));
     measurements.none("times the audit log disagreed", f64::from(unaudited));
     measurements.within("old or new everywhere", Some(slowest), plan.seconds(5.0, 2.0));
     survived(measurements, [&mut follower])
+}
+
+/// Removes what an instance that was killed has left in the store for seconds: its status, and the set that it asked others to compile.
+fn forget_instance(store: &Server, id: &str) {
+    let _ = send_command_with(
+        store.port(),
+        &["DEL", &format!("tg:{{cfg}}:i:{id}"), "tg:{cfg}:prepare"],
+    );
+    let _ = send_command_with(store.port(), &["ZREM", "tg:{cfg}:instances", id]);
 }
 
 const SIGABRT: i32 = 6;

@@ -13,7 +13,7 @@ fn a_snapshot_reads_as_it_was_written() {
         },
         set: Digest([5; 32]),
         set_revision: 3,
-        rows: vec![OverrideRow {
+        rows: vec![Arc::new(OverrideRow {
             domain: "default".to_owned(),
             rule: "plan".to_owned(),
             subject: [("merchant".to_owned(), "m_\n42".to_owned())].into(),
@@ -22,15 +22,15 @@ fn a_snapshot_reads_as_it_was_written() {
             expires_at: 0,
             revision: 7,
             actor: "anna".to_owned(),
-        }],
-        attributes: vec![SubjectAttribute {
+        })],
+        attributes: vec![Arc::new(SubjectAttribute {
             source: "merchant".to_owned(),
             subject: "m_42".to_owned(),
             name: "tier".to_owned(),
             value: "gold".to_owned(),
             revision: 6,
             actor: "anna".to_owned(),
-        }],
+        })],
     };
     let (manifest, parts) = snapshot.encode();
     let value = manifest.encode(&signer);
