@@ -1,6 +1,7 @@
 //! The gate: the one place front ends call, and the only place where verdicts are timed and counted.
 
 mod recent_attempts;
+mod spans;
 
 use super::admission::{AdmissionControl, ConfiguredRules, Denial, Health};
 use super::headers::{RetryCaller, SpreadDenial};
@@ -8,6 +9,7 @@ use super::observers::{ObservedVerdict, VerdictEvent, VerdictObserver};
 #[cfg(test)]
 use super::panic_guard::{PANIC_COST, PANIC_DOMAIN};
 use super::store::{AnyRuleLimiter, AnyStore, AnyThrottle};
+use super::telemetry::traces::{RequestTrace, Traces};
 use super::telemetry::watch::Watch;
 use super::telemetry::watch::sampler::Sampler;
 use super::telemetry::{MetricNames, Metrics, ObserverState, Protocol, Telemetry, ThrottleTally, TotalFigures};
@@ -60,6 +62,8 @@ pub struct RulesSnapshot<'g> {
     gate: &'g Gate,
     active_rules: Guard<Arc<ActiveRules>>,
     protocol: Protocol,
+    /// The place of the span of its check, if the request is sampled.
+    trace: RequestTrace,
 }
 
 impl Gate {
@@ -91,6 +95,7 @@ impl Gate {
             gate: self,
             active_rules: self.active_rules.load(),
             protocol,
+            trace: None,
         }
     }
 
@@ -318,6 +323,11 @@ impl Gate {
         &self.telemetry.metrics().watch
     }
 
+    /// The traces of this server.
+    pub(crate) fn traces(&self) -> &Traces {
+        &self.telemetry.metrics().traces
+    }
+
     /// Samples the counters into the time series once a second, without end.
     pub async fn keep_sampling(&self) {
         let mut sampler = Sampler::default();
@@ -371,13 +381,24 @@ impl Gate {
 }
 
 impl RulesSnapshot<'_> {
+    /// The same rules, for a request that may be sampled.
+    #[inline]
+    #[must_use]
+    pub(crate) fn traced(self, trace: RequestTrace) -> Self {
+        Self { trace, ..self }
+    }
+
     /// Decides an attempt.
     #[inline]
     pub async fn check(&self, attempt: &Attempt<'_>) -> CheckResult<'_> {
         let stopwatch = &self.gate.stopwatch;
         let started = stopwatch.start();
         let result = self.limiter().check(attempt).await;
-        self.count(attempt, &result, stopwatch.elapsed_ns(started));
+        let elapsed_ns = stopwatch.elapsed_ns(started);
+        self.count(attempt, &result, elapsed_ns);
+        if let Some(trace) = &self.trace {
+            self.record_check(trace, attempt, &result.verdict, elapsed_ns);
+        }
         result
     }
 
@@ -390,6 +411,9 @@ impl RulesSnapshot<'_> {
         let elapsed_ns = stopwatch.elapsed_ns(started);
         for (attempt, result) in attempts.iter().zip(&results) {
             self.count(attempt, result, elapsed_ns);
+        }
+        if let Some(trace) = &self.trace {
+            self.record_batch(trace, attempts, &results, elapsed_ns);
         }
         results
     }
@@ -419,8 +443,9 @@ impl RulesSnapshot<'_> {
         let stopwatch = &self.gate.stopwatch;
         let started = stopwatch.start();
         let combined = self.limiter().check_all(items).await;
+        let elapsed_ns = stopwatch.elapsed_ns(started);
         let metrics = self.gate.telemetry.metrics();
-        metrics.seconds.add(stopwatch.elapsed_ns(started));
+        metrics.seconds.add(elapsed_ns);
         for (item, item_verdict) in items.iter().zip(&combined.items) {
             self.observe(&VerdictEvent {
                 rules: self.limiter().rules(),
@@ -442,6 +467,9 @@ impl RulesSnapshot<'_> {
         }
         if combined.invalid_costs > 0 {
             metrics.invalid_costs.add(combined.invalid_costs.into());
+        }
+        if let Some(trace) = &self.trace {
+            self.record_combined(trace, items, &combined, elapsed_ns);
         }
         combined
     }

@@ -12,6 +12,7 @@ mod histogram;
 pub mod otlp;
 mod rule_matches;
 mod store;
+pub(crate) mod traces;
 pub(crate) mod watch;
 
 pub use alerts::AlertMetrics;
@@ -24,6 +25,7 @@ pub(crate) use histogram::{LATENCY_BOUNDS_NS, LATENCY_BUCKETS};
 
 use self::faults::Faults;
 use self::store::StoreMetrics;
+use self::traces::Traces;
 use self::watch::Watch;
 use self::watch::top::TopRules;
 use super::headers::{RetryQueues, RuleQueues};
@@ -75,6 +77,8 @@ pub struct Metrics {
     pub(super) seconds: Histogram,
     /// Time series, sampled decisions, refused subjects, and the events of streams.
     pub(super) watch: Watch,
+    /// Spans of sampled requests.
+    pub(super) traces: Traces,
     /// Cost attributes that were not whole numbers.
     pub(super) invalid_costs: AlignedCount,
     /// Number of active rules.
@@ -214,6 +218,7 @@ impl Collector for Metrics {
         self.retry_queues.encode(&mut encoder)?;
         self.control.encode(&mut encoder)?;
         self.alerts.encode(&mut encoder)?;
+        self.traces.encode(&mut encoder)?;
         let seconds = encoder.encode_descriptor(
             "tollgate_decision",
             "Time from planning to verdict, in seconds.",
