@@ -334,6 +334,7 @@ impl Gate {
         loop {
             let now_ms = Clock::wall().now().as_micros() / 1_000;
             self.sample(&mut sampler, now_ms);
+            self.telemetry.metrics().process.sample();
             // To the end of the second, and not before it.
             tokio::time::sleep(Duration::from_millis(1_000 - now_ms % 1_000)).await;
         }

@@ -10,6 +10,7 @@ mod decisions;
 mod faults;
 mod histogram;
 pub mod otlp;
+mod process;
 mod rule_matches;
 mod store;
 pub(crate) mod traces;
@@ -22,6 +23,7 @@ pub(super) use decisions::ThrottleTally;
 pub(crate) use decisions::rule_index;
 pub(crate) use decisions::{RuleFigures, TotalFigures};
 pub(crate) use histogram::{LATENCY_BOUNDS_NS, LATENCY_BUCKETS};
+pub use process::ProcessMetrics;
 
 use self::faults::Faults;
 use self::store::StoreMetrics;
@@ -91,6 +93,8 @@ pub struct Metrics {
     pub(super) reload_failed: AlignedCount,
     /// Rule sets installed, the first included.
     pub(crate) rules_installed: AlignedCount,
+    /// Memory and threads.
+    pub process: ProcessMetrics,
     /// The control plane.
     pub control: ControlMetrics,
     /// Alerts.
@@ -219,6 +223,7 @@ impl Collector for Metrics {
         self.control.encode(&mut encoder)?;
         self.alerts.encode(&mut encoder)?;
         self.traces.encode(&mut encoder)?;
+        self.process.encode(&mut encoder)?;
         let seconds = encoder.encode_descriptor(
             "tollgate_decision",
             "Time from planning to verdict, in seconds.",

@@ -169,7 +169,8 @@ fn line(name: &str, point: &Number) -> String {
 
 /// Samples of `/metrics` that reading them does not change.
 fn is_stable(line: &str) -> bool {
-    !line.starts_with('#') && !line.contains("connections") && !line.contains("_sum")
+    let changes = ["connections", "_sum", "memory_bytes", "worker_busy"];
+    !line.starts_with('#') && !changes.iter().any(|name| line.contains(name))
 }
 
 /// Receives exports until one has these decisions.
