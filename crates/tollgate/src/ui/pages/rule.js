@@ -3,9 +3,9 @@
 
 import { count, h, link, parseSubject, percent, put, rate, subjectText, time } from "../core.js";
 import { api, feed, sendCheck } from "../api.js";
-import { badge, button, card, code, codeBlock, copyButton, empty, failure, field, formDialog, input, keyValues, linkButton, modeBadge, pageHeader, segmented, shareBar, stat, subject as subjectCode, table, tabs } from "../components.js";
+import { badge, button, card, code, codeBlock, copyButton, empty, failure, field, formDialog, input, keyValues, linkButton, modeBadge, pageHeader, segmented, shareBar, stat, subject as subjectCode, table, tabs, toastProblem } from "../components.js";
 import { chart, heatStrip } from "../charts.js";
-import { banDialog, overrideDialog, removeRowDialog, friday, doubledLimit } from "../explain.js";
+import { banDialog, overrideDialog, raiseSubject, removeRowDialog } from "../explain.js";
 import { BANDS, limitText } from "./rules.js";
 
 export const title = "Rule";
@@ -96,9 +96,6 @@ export async function show(page) {
   feed.on("revision", () => page.reload(), page.signal, { rules: [`${domain}/${id}`] });
 }
 
-/** The limit that a doubled one is made of: only a plain one. @param {any} rule */
-const raised = (rule) => doubledLimit(rule.limit);
-
 /** Subjects that are denied most, with bounds. @param {import("../app.js").Page} page @param {any} rule */
 function topRefused(page, rule) {
   const isNamed = page.can("subjects");
@@ -107,7 +104,7 @@ function topRefused(page, rule) {
     return h(
       "span",
       { class: "actions" },
-      page.can("override") && raised(rule) && button("Raise until Friday", () => overrideDialog(name, { title: "Raise until Friday", limit: raised(rule), until: friday() }), { small: true }),
+      page.can("override") && button("Raise until Friday", () => raiseSubject(name).catch(toastProblem), { small: true }),
       page.can("override") && button("Ban", () => banDialog(name), { small: true, kind: "quiet" }),
     );
   };
