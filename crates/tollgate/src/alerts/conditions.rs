@@ -151,7 +151,7 @@ pub(super) fn conditions(states: &ObservedStates) -> Vec<AlertCondition> {
 fn time_text(us: u64) -> String {
     match us {
         0..1_000 => format!("{us} µs"),
-        1_000..10_000 if us / 100 % 10 > 0 => format!("{}.{} ms", us / 1_000, us / 100 % 10),
+        1_000..10_000 if !(us / 100).is_multiple_of(10) => format!("{}.{} ms", us / 1_000, us / 100 % 10),
         _ => format!("{} ms", us / 1_000),
     }
 }
