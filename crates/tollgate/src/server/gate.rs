@@ -12,7 +12,9 @@ use super::store::{AnyRuleLimiter, AnyStore, AnyThrottle};
 use super::telemetry::traces::{RequestTrace, Traces};
 use super::telemetry::watch::Watch;
 use super::telemetry::watch::sampler::Sampler;
-use super::telemetry::{MetricNames, Metrics, ObserverState, Protocol, Telemetry, ThrottleTally, TotalFigures};
+use super::telemetry::{
+    MetricNames, Metrics, ObserverState, Protocol, RuleFigures, Telemetry, ThrottleTally, TotalFigures,
+};
 use crate::compat::ratelimit::{CallOutcome, RatelimitCompat};
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use std::fmt;
@@ -22,7 +24,8 @@ use std::time::Duration;
 use tollgate_limiter::clock::{Clock, StartTime, Stopwatch};
 use tollgate_limiter::core::algorithm::cell::Reply;
 use tollgate_limiter::core::rules::{
-    Attempt, AttributeEdit, EditProblems, Explanation, RowEdit, RuleSet, Ruling, UnknownDomain, Verdict,
+    Attempt, AttributeEdit, EditProblems, Explanation, LimitSelector, RowEdit, Rule, RuleSet, Ruling, UnknownDomain,
+    Verdict,
 };
 use tollgate_limiter::core::{Cell, Charge, Cost, Micros};
 use tollgate_limiter::store::StoreError;
@@ -350,6 +353,21 @@ impl Gate {
     /// The counters of all checks since the start.
     pub(crate) fn totals(&self) -> TotalFigures {
         self.telemetry.metrics().totals(self.store.call_times())
+    }
+
+    /// The variants of a rule with an experiment, control first: their limits, and the decisions since they exist.
+    pub(crate) fn variants(&self, domain: &str, id: &str) -> Option<[(String, RuleFigures); 2]> {
+        let active = self.active_rules.load();
+        let rules = active.limiter.rules().rules();
+        let is_it = |rule: &Rule| rule.domain() == domain && rule.id() == id;
+        let (index, rule) = rules.iter().enumerate().find(|(_, rule)| is_it(rule))?;
+        let (counts, ..) = &*active.observer_state;
+        let [control, experiment] = counts.variants(index)?;
+        let limit = |selector: &LimitSelector| selector.limit().to_string();
+        Some([
+            (limit(rule.limit_selector()), control),
+            (limit(rule.experiment()?.limit_selector()), experiment),
+        ])
     }
 
     /// The values of the metrics.

@@ -159,6 +159,39 @@ fn a_caller_of_some_domains_sees_their_figures_only() {
 }
 
 #[test]
+fn variants_of_an_experiment_are_counted_apart() {
+    let server = sampled();
+    let yaml = "id: trial\nper: merchant\nlimit: 2/h\nexperiment: { share: 50%, limit: 1/h }\n";
+    let body = json!({ "yaml": yaml, "reason": "try" });
+    server.create("/v1/rule?id=trial", &body).expect(201);
+    // Within the limit of the other rule of this domain.
+    for merchant in 0..40 {
+        check(&server, "default", &format!("m_{merchant}"), 2);
+    }
+    let series = server.get("/v1/series?rule=trial").expect(200).json();
+    let [control, experiment] = ["control", "experiment"].map(|name| &series["variants"][name]);
+    assert_eq!(
+        (&control["limit"], &experiment["limit"]),
+        (&json!("2/h"), &json!("1/h"))
+    );
+    let numbers = |variant: &Value| {
+        (
+            variant["allowed"].as_u64().unwrap(),
+            variant["denied"].as_u64().unwrap(),
+        )
+    };
+    let ((allowed, denied), (tried, refused)) = (numbers(control), numbers(experiment));
+    assert_eq!(allowed + denied + tried + refused, 80);
+    assert_eq!(denied, 0, "the limit of the control is enough");
+    assert!(
+        tried > 0 && refused == tried,
+        "each second check of the experiment is denied: {series}"
+    );
+    let plain = server.get("/v1/series?rule=plan").expect(200).json();
+    assert_eq!(plain["variants"], Value::Null);
+}
+
+#[test]
 fn changes_of_rules_are_marks_of_the_series() {
     for storage in Storage::both() {
         let server = AdminServer::over(&storage);

@@ -21,6 +21,7 @@ export async function show(page) {
 
   const tiles = { checks: stat("Checks per second"), denied: stat("Denied", { kind: rule.mode === "shadow" ? "shadow" : "deny" }), near: stat("Close to the limit", { title: "Decisions that left less than a fifth of the limit, in the last minute" }) };
   const bands = h("div", { class: "bands" });
+  const variants = h("div", { hidden: true });
   const traffic = chart({ title: "Decisions per second", form: "area", height: 220, unit: " per second" });
   put(
     page.root,
@@ -40,6 +41,7 @@ export async function show(page) {
     }),
     h("div", { class: "stats" }, Object.values(tiles).map((tile) => tile.element)),
     h("section", { class: "card" }, traffic.element),
+    variants,
     tabs(
       "About the rule",
       [
@@ -71,6 +73,7 @@ export async function show(page) {
         ...(rule.mode === "shadow" || shadow.some(Boolean) ? [{ name: "shadow", label: "would be denied", kind: "shadow", values: shadow }] : []),
       ],
     });
+    drawVariants(series.variants);
     const checks = figures?.checks ?? 0;
     const denied = rule.mode === "shadow" ? (figures?.shadow_denied ?? 0) : (figures?.denied ?? 0);
     tiles.checks.set(rate(checks / 60), "last minute");
@@ -86,6 +89,32 @@ export async function show(page) {
             heatStrip("Use of the limit", BANDS.map(([band, label, kind]) => ({ label, kind, value: use[band] ?? 0 }))),
             h("ul", { class: "strip-list" }, BANDS.map(([band, label, kind]) => h("li", null, h("span", { class: "mark key", data: { kind } }), h("span", null, label), h("span", { class: "faint" }, count(use[band] ?? 0)), shareBar(percent(use[band] ?? 0, sum), (use[band] ?? 0) / sum, kind)))),
           ],
+    );
+  }
+
+  /** The variants of an experiment, side by side. @param {any} found */
+  function drawVariants(found) {
+    variants.hidden = !found;
+    if (!found) return;
+    put(
+      variants,
+      card(
+        "Experiment",
+        { note: "since the rule has it, on this instance" },
+        h(
+          "div",
+          { class: "grid2 even" },
+          ["control", "experiment"].map((name) => {
+            const { limit, allowed, denied } = found[name];
+            return keyValues([
+              ["Variant", h("strong", null, name)],
+              ["Limit", code(limit)],
+              ["Checks", count(allowed + denied)],
+              ["Denied", shareBar(percent(denied, allowed + denied), allowed + denied ? denied / (allowed + denied) : 0, "deny")],
+            ]);
+          }),
+        ),
+      ),
     );
   }
   await load();
