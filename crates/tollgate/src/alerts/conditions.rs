@@ -79,8 +79,11 @@ pub(super) fn conditions(states: &ObservedStates) -> Vec<AlertCondition> {
     if let (Some(p99_us), Some(deadline_us)) = (states.store_p99_us, states.store_deadline_us)
         && p99_us > deadline_us / 2
     {
-        let summary =
-            format!("1 % of the calls of the shared store take {p99_us} µs or more, of a deadline of {deadline_us} µs");
+        let summary = format!(
+            "1 % of the calls to the shared store take {} or longer; their deadline is {}",
+            time_text(p99_us),
+            time_text(deadline_us)
+        );
         add(AlertKind::StoreSlow, p99_us, deadline_us / 2, summary);
     }
     if states.errors >= ERRORS_MIN && states.errors.saturating_mul(ERROR_RATIO) > states.checks {
@@ -144,6 +147,15 @@ pub(super) fn conditions(states: &ObservedStates) -> Vec<AlertCondition> {
     conditions
 }
 
+/// A time as people write it, rounded down: `800 µs`, `5.3 ms`, `40 ms`.
+fn time_text(us: u64) -> String {
+    match us {
+        0..1_000 => format!("{us} µs"),
+        1_000..10_000 if !(us / 100).is_multiple_of(10) => format!("{}.{} ms", us / 1_000, us / 100 % 10),
+        _ => format!("{} ms", us / 1_000),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,6 +168,19 @@ mod tests {
             .map(|found| (found.kind, found.value, found.threshold))
             .collect();
         assert_eq!(found, expected, "{states:?}");
+    }
+
+    #[test]
+    fn times_are_written_for_people() {
+        for (us, text) in [
+            (800, "800 µs"),
+            (1_000, "1 ms"),
+            (5_834, "5.8 ms"),
+            (10_000, "10 ms"),
+            (25_600, "25 ms"),
+        ] {
+            assert_eq!(time_text(us), text);
+        }
     }
 
     #[test]

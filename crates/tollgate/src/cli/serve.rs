@@ -30,6 +30,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::sync::{Mutex, Notify};
 use tokio::task::JoinHandle;
 use tollgate_limiter::core::problem::Problem;
@@ -183,7 +184,8 @@ async fn serve_from(
     let is_waiting = mark_waiting(&control, &gate);
     let mut follower = control_plane::follow(&control, control_runtime);
     let alerts = control_plane::watch_alerts(&mut follower, &admin, &control, &gate, &config, control_runtime);
-    control_plane::export_metrics(&mut follower, &control, &gate, &config, control_runtime);
+    gate.metrics().process.measure_workers(Handle::current());
+    control_plane::export_telemetry(&mut follower, &control, &gate, &config, control_runtime);
     let source = FileSource::new(loader, Arc::clone(&reload_requested), move |snapshot| {
         live.apply(snapshot);
     });

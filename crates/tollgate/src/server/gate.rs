@@ -2,6 +2,7 @@
 
 mod recent_attempts;
 mod retired;
+mod spans;
 
 use super::admission::{AdmissionControl, ConfiguredRules, Denial, Health};
 use super::headers::{RetryCaller, SpreadDenial};
@@ -9,9 +10,12 @@ use super::observers::{ObservedVerdict, VerdictEvent, VerdictObserver};
 #[cfg(test)]
 use super::panic_guard::{PANIC_COST, PANIC_DOMAIN};
 use super::store::{AnyRuleLimiter, AnyStore, AnyThrottle};
+use super::telemetry::traces::{RequestTrace, Traces};
 use super::telemetry::watch::Watch;
 use super::telemetry::watch::sampler::Sampler;
-use super::telemetry::{MetricNames, Metrics, ObserverState, Protocol, Telemetry, ThrottleTally, TotalFigures};
+use super::telemetry::{
+    MetricNames, Metrics, ObserverState, Protocol, RuleFigures, Telemetry, ThrottleTally, TotalFigures,
+};
 use crate::compat::ratelimit::{CallOutcome, RatelimitCompat};
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use std::fmt;
@@ -21,7 +25,8 @@ use std::time::Duration;
 use tollgate_limiter::clock::{Clock, StartTime, Stopwatch};
 use tollgate_limiter::core::algorithm::cell::Reply;
 use tollgate_limiter::core::rules::{
-    Attempt, AttributeEdit, EditProblems, Explanation, RowEdit, RuleSet, Ruling, UnknownDomain, Verdict,
+    Attempt, AttributeEdit, EditProblems, Explanation, LimitSelector, RowEdit, Rule, RuleSet, Ruling, UnknownDomain,
+    Verdict,
 };
 use tollgate_limiter::core::{Cell, Charge, Cost, Micros};
 use tollgate_limiter::store::StoreError;
@@ -65,6 +70,8 @@ pub struct RulesSnapshot<'g> {
     gate: &'g Gate,
     active_rules: Guard<Arc<ActiveRules>>,
     protocol: Protocol,
+    /// The place of the span of its check, if the request is sampled.
+    trace: RequestTrace,
 }
 
 impl Gate {
@@ -97,6 +104,7 @@ impl Gate {
             gate: self,
             active_rules: self.active_rules.load(),
             protocol,
+            trace: None,
         }
     }
 
@@ -326,6 +334,11 @@ impl Gate {
         &self.telemetry.metrics().watch
     }
 
+    /// The traces of this server.
+    pub(crate) fn traces(&self) -> &Traces {
+        &self.telemetry.metrics().traces
+    }
+
     /// Samples the counters into the time series once a second, and frees rules that no request uses any more, without end.
     pub async fn keep_sampling(&self) {
         let mut sampler = Sampler::default();
@@ -333,6 +346,7 @@ impl Gate {
             let now_ms = Clock::wall().now().as_micros() / 1_000;
             self.sample(&mut sampler, now_ms);
             self.retired.free_unused();
+            self.telemetry.metrics().process.sample();
             // To the end of the second, and not before it.
             tokio::time::sleep(Duration::from_millis(1_000 - now_ms % 1_000)).await;
         }
@@ -348,6 +362,21 @@ impl Gate {
     /// The counters of all checks since the start.
     pub(crate) fn totals(&self) -> TotalFigures {
         self.telemetry.metrics().totals(self.store.call_times())
+    }
+
+    /// The variants of a rule with an experiment, control first: their limits, and the decisions since they exist.
+    pub(crate) fn variants(&self, domain: &str, id: &str) -> Option<[(String, RuleFigures); 2]> {
+        let active = self.active_rules.load();
+        let rules = active.limiter.rules().rules();
+        let is_it = |rule: &Rule| rule.domain() == domain && rule.id() == id;
+        let (index, rule) = rules.iter().enumerate().find(|(_, rule)| is_it(rule))?;
+        let (counts, ..) = &*active.observer_state;
+        let [control, experiment] = counts.variants(index)?;
+        let limit = |selector: &LimitSelector| selector.limit().to_string();
+        Some([
+            (limit(rule.limit_selector()), control),
+            (limit(rule.experiment()?.limit_selector()), experiment),
+        ])
     }
 
     /// The values of the metrics.
@@ -380,13 +409,24 @@ impl Gate {
 }
 
 impl RulesSnapshot<'_> {
+    /// The same rules, for a request that may be sampled.
+    #[inline]
+    #[must_use]
+    pub(crate) fn traced(self, trace: RequestTrace) -> Self {
+        Self { trace, ..self }
+    }
+
     /// Decides an attempt.
     #[inline]
     pub async fn check(&self, attempt: &Attempt<'_>) -> CheckResult<'_> {
         let stopwatch = &self.gate.stopwatch;
         let started = stopwatch.start();
         let result = self.limiter().check(attempt).await;
-        self.count(attempt, &result, stopwatch.elapsed_ns(started));
+        let elapsed_ns = stopwatch.elapsed_ns(started);
+        self.count(attempt, &result, elapsed_ns);
+        if let Some(trace) = &self.trace {
+            self.record_check(trace, attempt, &result.verdict, elapsed_ns);
+        }
         result
     }
 
@@ -399,6 +439,9 @@ impl RulesSnapshot<'_> {
         let elapsed_ns = stopwatch.elapsed_ns(started);
         for (attempt, result) in attempts.iter().zip(&results) {
             self.count(attempt, result, elapsed_ns);
+        }
+        if let Some(trace) = &self.trace {
+            self.record_batch(trace, attempts, &results, elapsed_ns);
         }
         results
     }
@@ -428,8 +471,9 @@ impl RulesSnapshot<'_> {
         let stopwatch = &self.gate.stopwatch;
         let started = stopwatch.start();
         let combined = self.limiter().check_all(items).await;
+        let elapsed_ns = stopwatch.elapsed_ns(started);
         let metrics = self.gate.telemetry.metrics();
-        metrics.seconds.add(stopwatch.elapsed_ns(started));
+        metrics.seconds.add(elapsed_ns);
         for (item, item_verdict) in items.iter().zip(&combined.items) {
             self.observe(&VerdictEvent {
                 rules: self.limiter().rules(),
@@ -451,6 +495,9 @@ impl RulesSnapshot<'_> {
         }
         if combined.invalid_costs > 0 {
             metrics.invalid_costs.add(combined.invalid_costs.into());
+        }
+        if let Some(trace) = &self.trace {
+            self.record_combined(trace, items, &combined, elapsed_ns);
         }
         combined
     }

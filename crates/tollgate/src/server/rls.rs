@@ -12,6 +12,7 @@ use super::admission::Denial;
 use super::gate::Gate;
 use super::headers::Dialects;
 use super::telemetry::Protocol;
+use super::telemetry::traces::RequestTrace;
 use crate::compat::ratelimit::CallOutcome;
 
 pub use self::messages::envoy::config::core::v3::HeaderValue;
@@ -48,7 +49,7 @@ pub enum RlsError {
     Denied(Denial),
 }
 
-/// Decides a request. The response carries the headers of these dialects, except those that Envoy writes itself.
+/// Decides a request, with a span if it is sampled. The response carries the headers of these dialects, except those that Envoy writes itself.
 ///
 /// # Errors
 /// The reason there is no verdict.
@@ -57,8 +58,9 @@ pub async fn should_rate_limit(
     protocol: Protocol,
     request: &RateLimitRequest,
     dialects: Dialects,
+    trace: RequestTrace,
 ) -> Result<RateLimitResponse, RlsError> {
-    let (outcome, result) = match respond(gate, protocol, request, dialects).await {
+    let (outcome, result) = match respond(gate, protocol, request, dialects, trace).await {
         Ok((response, outcome)) => (outcome, Ok(response)),
         Err(RlsError::Denied(Denial::StoreUnavailable)) => (
             CallOutcome::StoreUnavailable,
@@ -75,9 +77,11 @@ async fn respond(
     protocol: Protocol,
     request: &RateLimitRequest,
     dialects: Dialects,
+    trace: RequestTrace,
 ) -> Result<(RateLimitResponse, CallOutcome), RlsError> {
     let attributes = request::attributes(request).map_err(RlsError::Invalid)?;
     let snapshot = gate.admit(protocol, &request.domain).map_err(RlsError::Denied)?;
+    let snapshot = snapshot.traced(trace);
     let rules = snapshot.limiter().rules();
     let rls_request = RlsRequest::read(request, &attributes, rules).map_err(RlsError::Invalid)?;
     let combined = snapshot.check_all(&rls_request.items).await;

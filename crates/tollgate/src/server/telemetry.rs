@@ -10,8 +10,10 @@ mod decisions;
 mod faults;
 mod histogram;
 pub mod otlp;
+mod process;
 mod rule_matches;
 mod store;
+pub(crate) mod traces;
 pub(crate) mod watch;
 
 pub use alerts::AlertMetrics;
@@ -21,9 +23,11 @@ pub(super) use decisions::ThrottleTally;
 pub(crate) use decisions::rule_index;
 pub(crate) use decisions::{RuleFigures, TotalFigures};
 pub(crate) use histogram::{LATENCY_BOUNDS_NS, LATENCY_BUCKETS};
+pub use process::ProcessMetrics;
 
 use self::faults::Faults;
 use self::store::StoreMetrics;
+use self::traces::Traces;
 use self::watch::Watch;
 use self::watch::top::TopRules;
 use super::headers::{RetryQueues, RuleQueues};
@@ -75,6 +79,8 @@ pub struct Metrics {
     pub(super) seconds: Histogram,
     /// Time series, sampled decisions, refused subjects, and the events of streams.
     pub(super) watch: Watch,
+    /// Spans of sampled requests.
+    pub(super) traces: Traces,
     /// Cost attributes that were not whole numbers.
     pub(super) invalid_costs: AlignedCount,
     /// Number of active rules.
@@ -87,6 +93,8 @@ pub struct Metrics {
     pub(super) reload_failed: AlignedCount,
     /// Rule sets installed, the first included.
     pub(crate) rules_installed: AlignedCount,
+    /// Memory and threads.
+    pub process: ProcessMetrics,
     /// The control plane.
     pub control: ControlMetrics,
     /// Alerts.
@@ -214,6 +222,8 @@ impl Collector for Metrics {
         self.retry_queues.encode(&mut encoder)?;
         self.control.encode(&mut encoder)?;
         self.alerts.encode(&mut encoder)?;
+        self.traces.encode(&mut encoder)?;
+        self.process.encode(&mut encoder)?;
         let seconds = encoder.encode_descriptor(
             "tollgate_decision",
             "Time from planning to verdict, in seconds.",

@@ -10,7 +10,7 @@ import { button, mark } from "./components.js";
  * @typedef {{at: number, text: string, href?: string}} Mark
  * @typedef {{start: number, step: number, series: Series[], marks?: Mark[]}} Data
  * @typedef {{title: string, form?: "line" | "area" | "bar", height?: number, format?: (value: number | null | undefined) => string,
- *   unit?: string, summary?: (data: Data) => string, legend?: boolean, hidesTitle?: boolean}} Settings
+ *   unit?: string, summary?: (data: Data) => string, legend?: boolean, hidesTitle?: boolean, log?: boolean}} Settings
  */
 
 /** The most points of one series; the server sends no more than 1,440. */
@@ -60,6 +60,8 @@ export function chart(settings) {
   let cursor = null;
   let width = 0;
   let top = 1;
+  /** The lowest value of a logarithmic scale. */
+  let bottom = 1;
 
   const margin = { left: 0, right: 0, top: 18, bottom: 22 };
   const redraw = throttle(() => {
@@ -81,7 +83,9 @@ export function chart(settings) {
   /** @param {number} index */
   const x = (index) => margin.left + (index * (width - margin.left - margin.right)) / Math.max(points() - 1, 1);
   /** @param {number} value */
-  const y = (value) => margin.top + (1 - value / top) * (height - margin.top - margin.bottom);
+  const y = (value) => margin.top + (1 - share(value)) * (height - margin.top - margin.bottom);
+  /** The height of a value, from 0 to 1. @param {number} value */
+  const share = (value) => (settings.log ? Math.max(0, Math.log(Math.max(value, bottom) / bottom) / Math.log(top / bottom)) : value / top);
   const points = () => drawn.series[0]?.values.length ?? 0;
   /** @param {number} index */
   const at = (index) => drawn.start + index * drawn.step;
@@ -93,7 +97,8 @@ export function chart(settings) {
     const stacked = form === "line" ? [] : drawn.series.filter((one) => one.kind !== "shadow");
     const sums = Array.from({ length: n }, (_, index) => stacked.reduce((sum, one) => sum + (one.values[index] ?? 0), 0));
     const highest = Math.max(0, ...sums, ...lines.flatMap((one) => one.values.map((value) => value ?? 0)));
-    const ticks = scale(highest, height < 120 ? 2 : 3);
+    const ticks = settings.log ? decades(lines.flatMap((one) => one.values)) : scale(highest, height < 120 ? 2 : 3);
+    bottom = ticks[0] || 1;
     top = ticks[ticks.length - 1] || 1;
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     svg.setAttribute("width", String(width));
@@ -327,6 +332,15 @@ function scale(highest, many) {
   const unit = 10 ** Math.floor(Math.log10(raw));
   const step = ([1, 2, 2.5, 5, 10].find((factor) => factor * unit >= raw) ?? 10) * unit;
   return Array.from({ length: Math.ceil(highest / step) + 1 }, (_, index) => index * step);
+}
+
+/** Powers of ten from below the lowest to above the highest. @param {(number | null)[]} values */
+function decades(values) {
+  const known = /** @type {number[]} */ (values.filter((value) => value !== null && value > 0));
+  if (known.length === 0) return [1, 10];
+  const from = Math.floor(Math.log10(Math.min(...known)));
+  const to = Math.max(from + 1, Math.ceil(Math.log10(Math.max(...known))));
+  return Array.from({ length: to - from + 1 }, (_, index) => 10 ** (from + index));
 }
 
 /** One decimal is enough for a pixel. @param {number} value */

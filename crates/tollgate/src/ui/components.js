@@ -528,10 +528,10 @@ export function tabs(label, tabs, selected, change) {
 
 /**
  * A table. Either `load` reads it page by page, or `setRows` fills it. Columns with `sort` sort the rows that are shown.
- * A column of `priority` 2 or 3 is left out on small screens.
+ * On small screens a row becomes a list of its cells; with `stacks: false` it stays a row, and a column of `priority` 2 or 3 is left out.
  * @template Row
  * @param {{label: string, columns: Column<Row>[], load?: (after: string | null, signal: AbortSignal) => Promise<{items: Row[], next?: string | null, after?: string | null}>,
- *   empty?: () => Node, rowClass?: (row: Row) => string, select?: (row: Row) => void, sort?: {key: string, descending?: boolean}, dense?: boolean}} props
+ *   empty?: () => Node, rowClass?: (row: Row) => string, select?: (row: Row) => void, sort?: {key: string, descending?: boolean}, dense?: boolean, stacks?: boolean}} props
  */
 export function table(props) {
   /** @type {Row[]} */
@@ -560,7 +560,7 @@ export function table(props) {
     }),
   );
   const scroller = h("div", { class: "table-scroll", tabindex: 0, role: "region", "aria-label": props.label }, h("table", { class: props.dense ? "dense" : "" }, h("thead", null, head), body));
-  const element = h("div", { class: "table" }, scroller, note, foot);
+  const element = h("div", { class: props.stacks === false ? "table" : "table stacks" }, scroller, note, foot);
 
   /** @param {string} key */
   function sortBy(key) {
@@ -595,7 +595,8 @@ export function table(props) {
   function line(row) {
     const cells = props.columns.map((column, index) => {
       const content = column.cell(row);
-      return h(index === 0 ? "th" : "td", { class: cellClass(column), scope: index === 0 ? "row" : undefined }, content);
+      // On a narrow screen a row is a list of its cells, each with the name of its column.
+      return h(index === 0 ? "th" : "td", { class: cellClass(column), scope: index === 0 ? "row" : undefined, data: column.label ? { label: column.label } : undefined }, content);
     });
     const element = h("tr", { class: `${props.rowClass?.(row) ?? ""}${props.select ? " selectable" : ""}` }, cells);
     if (props.select) {

@@ -107,13 +107,15 @@ export function rate(n) {
   return n !== 0 && Math.abs(n) < 10 ? n.toLocaleString(undefined, { maximumFractionDigits: 1 }) : count(n);
 }
 
-/** A share: `0 %`, `< 0.1 %`, `3.4 %`, `57 %`. @param {number} part @param {number} whole */
+/** A share: `0 %`, `< 0.1 %`, `3.0 %`, `57 %`. @param {number} part @param {number} whole */
 export function percent(part, whole) {
   if (!whole) return "–";
   const share = (100 * part) / whole;
   if (share === 0) return "0 %";
   if (share < 0.1) return "< 0.1 %";
-  return `${share.toLocaleString(undefined, { maximumFractionDigits: share < 10 ? 1 : 0 })} %`;
+  // Always a decimal below ten, so that numbers below each other are aligned.
+  const digits = share < 9.95 ? 1 : 0;
+  return `${share.toLocaleString(undefined, { minimumFractionDigits: digits, maximumFractionDigits: digits })} %`;
 }
 
 /** Microseconds: `840 µs`, `1.2 ms`, `3.4 s`. @param {number | null | undefined} us */

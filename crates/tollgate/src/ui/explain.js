@@ -113,7 +113,7 @@ function metRule(trace, actions) {
     limits.filter((/** @type {any} */ limit) => limit.limit !== null).map((/** @type {any} */ limit) => standing(limit, trace.mode === "shadow" ? "shadow" : "deny")),
     keyValues([
       ["Counts", Object.keys(countedSubject(trace)).length ? subjectCode(countedSubject(trace)) : "all requests as one"],
-      ["Limit from", originText(trace.from)],
+      ["Limit", h("span", null, h("code", null, trace.limit), h("span", { class: "faint" }, `, ${originText(trace.from)}`))],
       trace.cost !== 1 && ["Cost", count(trace.cost)],
       limits[0]?.algorithm && ["Algorithm", limits.map((/** @type {any} */ limit) => limit.algorithm).filter(Boolean).join(", ")],
       limits[0]?.source && ["Counted in", [...new Set(limits.map((/** @type {any} */ limit) => limit.source))].join(", ")],
@@ -123,11 +123,11 @@ function metRule(trace, actions) {
   );
 }
 
-/** A counter: used, left, and when it is fresh again. @param {any} limit @param {string} full the kind of a limit that is used up */
+/** A counter: used, left, and when all of it is left again. @param {any} limit @param {string} full the kind of a limit that is used up */
 function standing(limit, full) {
   const used = Math.max(0, (limit.limit ?? 0) - (limit.remaining ?? 0));
   const share = limit.limit ? Math.min(1, used / limit.limit) : 0;
-  const times = [limit.retry_after_ms ? `retry in ${duration(limit.retry_after_ms)}` : null, limit.reset_after_ms ? `fresh in ${duration(limit.reset_after_ms)}` : null].filter(Boolean).join(", ");
+  const times = [limit.retry_after_ms ? `retry in ${duration(limit.retry_after_ms)}` : null, limit.reset_after_ms ? `full again in ${duration(limit.reset_after_ms)}` : null].filter(Boolean).join(", ");
   return h(
     "div",
     { class: "standing" },
@@ -252,17 +252,31 @@ export function subjectActions(page, trace, rows, changed) {
   if (Object.keys(subject).length === 0) return [];
   const name = { domain: trace.domain, rule: trace.rule, subject };
   const row = rows.find((one) => one.rule === trace.rule && one.domain === trace.domain && sameSubject(one.subject, subject));
-  const limit = trace.limits?.[0];
   const done = (/** @type {any} */ result) => result && changed();
-  // Twice what applies now: another origin has another limit than the rule.
-  const doubled = limit?.limit && trace.from?.kind === "limit" && trace.limitText ? doubledLimit(trace.limitText) : "";
+  const doubled = doubledLimit(trace.limit);
   return [
-    page.can("override") && button(row ? "Change override" : "Override until…", () => overrideDialog(name, { row, limit: trace.limitText }).then(done), { small: true }),
-    page.can("override") && doubled && !row && button("Raise until Friday", () => overrideDialog(name, { title: "Raise until Friday", limit: doubled, until: friday() }).then(done), { small: true }),
+    page.can("override") && button(row ? "Change override" : "Override until…", () => overrideDialog(name, { row, limit: trace.limit }).then(done), { small: true }),
+    page.can("override") && doubled && !row && button("Raise until Friday", () => raiseDialog(name, doubled).then(done), { small: true }),
     page.can("override") && row && button("Remove override", () => removeRowDialog(row).then(done), { small: true }),
     page.can("forget") && button("Forget", () => forgetDialog(trace.domain, subject, trace.rule).then(done), { small: true }),
     page.can("override") && trace.terms !== "banned" && button("Ban", () => banDialog(name, row).then(done), { small: true, kind: "quiet" }),
   ];
+}
+
+/** Twice the limit until Friday. @param {RowName} name @param {string} limit */
+const raiseDialog = (name, limit) => overrideDialog(name, { title: "Raise until Friday", limit, until: friday() });
+
+/**
+ * Raises what applies to a subject, which another origin than the rule's own limit may have made higher. The field is empty where that is
+ * not known: a rule with conditions may match none of the attributes it counts by.
+ * @param {RowName} name
+ */
+export async function raiseSubject(name) {
+  const { explanation, rows } = await api.get("subject", { domain: name.domain === "default" ? "" : name.domain, ...name.subject });
+  const row = rows.find((/** @type {any} */ one) => one.rule === name.rule && one.domain === name.domain && sameSubject(one.subject, name.subject));
+  if (row) return overrideDialog(name, { row });
+  const trace = explanation.rules.find((/** @type {any} */ one) => one.rule === name.rule && one.domain === name.domain && one.matched);
+  return raiseDialog(name, trace ? doubledLimit(trace.limit) : "");
 }
 
 /** A limit of twice the number: `100/min` is `200/min`; empty where it is not a single one. @param {string} text */

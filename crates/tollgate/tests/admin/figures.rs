@@ -19,6 +19,15 @@ fn check(server: &AdminServer, domain: &str, merchant: &str, times: usize) -> Va
     last
 }
 
+/// A server whose counters are sampled: what was counted before the first reading is in no second.
+fn sampled() -> AdminServer {
+    let server = AdminServer::start();
+    eventually("a second is complete", || {
+        !values(&server.get("/v1/series").expect(200).json(), "allowed").is_empty()
+    });
+    server
+}
+
 /// The values of a line, without those that have no data.
 fn values(series: &Value, name: &str) -> Vec<u64> {
     let mut lines = series["series"].as_array().unwrap().iter();
@@ -37,7 +46,7 @@ fn sum(series: &Value, name: &str) -> u64 {
 
 #[test]
 fn decisions_appear_in_the_series_of_all_and_of_their_rule() {
-    let server = AdminServer::start();
+    let server = sampled();
     let last = check(&server, "default", "m_1", 103);
     assert_eq!((&last["allowed"], &last["rule"]), (&json!(false), &json!("plan")));
     check(&server, "shop", "m_1", 4);
@@ -85,11 +94,14 @@ fn decisions_appear_in_the_series_of_all_and_of_their_rule() {
 
 #[test]
 fn a_table_has_all_rules_with_their_last_minute() {
-    let server = AdminServer::start();
+    let server = sampled();
     check(&server, "default", "m_1", 101);
     check(&server, "shop", "m_1", 102);
     let table = |query: &str| server.get(&format!("/v1/series?scope=rules{query}")).expect(200).json();
-    eventually("the last second is complete", || table("")["items"][0]["checks"] == 102);
+    eventually("the last second is complete", || {
+        let items = table("")["items"].take();
+        items[0]["checks"] == 102 && items[1]["checks"] == 101
+    });
     assert_eq!(
         table(""),
         json!({ "window_ms": 60_000, "after": null, "items": [
@@ -120,7 +132,7 @@ fn a_table_has_all_rules_with_their_last_minute() {
 
 #[test]
 fn a_caller_of_some_domains_sees_their_figures_only() {
-    let server = AdminServer::start();
+    let server = sampled();
     check(&server, "default", "m_1", 7);
     check(&server, "shop", "m_1", 2);
     let get = |query: &str| server.request("GET", &format!("/v1/series{query}")).token(SHOP_EDITOR);
@@ -144,6 +156,39 @@ fn a_caller_of_some_domains_sees_their_figures_only() {
     attempt(VIEWER, &body).refused(403, "forbidden");
     attempt(OPERATOR, &body).expect(200);
     attempt(OPERATOR, &json!({ "attributes": [] })).refused(400, "malformed");
+}
+
+#[test]
+fn variants_of_an_experiment_are_counted_apart() {
+    let server = sampled();
+    let yaml = "id: trial\nper: merchant\nlimit: 2/h\nexperiment: { share: 50%, limit: 1/h }\n";
+    let body = json!({ "yaml": yaml, "reason": "try" });
+    server.create("/v1/rule?id=trial", &body).expect(201);
+    // Within the limit of the other rule of this domain.
+    for merchant in 0..40 {
+        check(&server, "default", &format!("m_{merchant}"), 2);
+    }
+    let series = server.get("/v1/series?rule=trial").expect(200).json();
+    let [control, experiment] = ["control", "experiment"].map(|name| &series["variants"][name]);
+    assert_eq!(
+        (&control["limit"], &experiment["limit"]),
+        (&json!("2/h"), &json!("1/h"))
+    );
+    let numbers = |variant: &Value| {
+        (
+            variant["allowed"].as_u64().unwrap(),
+            variant["denied"].as_u64().unwrap(),
+        )
+    };
+    let ((allowed, denied), (tried, refused)) = (numbers(control), numbers(experiment));
+    assert_eq!(allowed + denied + tried + refused, 80);
+    assert_eq!(denied, 0, "the limit of the control is enough");
+    assert!(
+        tried > 0 && refused == tried,
+        "each second check of the experiment is denied: {series}"
+    );
+    let plain = server.get("/v1/series?rule=plan").expect(200).json();
+    assert_eq!(plain["variants"], Value::Null);
 }
 
 #[test]
@@ -208,7 +253,7 @@ fn a_viewer_of_the_printed_link_can_check_while_the_rules_are_built_in() {
 
 #[test]
 fn the_subjects_that_are_refused_most_are_listed_with_bounds() {
-    let server = AdminServer::start();
+    let server = sampled();
     check(&server, "default", "m_secret_1", 104);
     check(&server, "default", "m_secret_2", 102);
     check(&server, "shop", "m_shop", 51);
@@ -314,7 +359,7 @@ impl Events {
 
 #[test]
 fn a_stream_has_totals_rules_decisions_and_revisions() {
-    let server = AdminServer::start();
+    let server = sampled();
     let mut events = Events::open(&server, "?rules=default/plan&decisions=1", ADMIN, "");
     assert!(
         events.head.contains("text/event-stream") && events.head.starts_with("HTTP/1.1 200"),
@@ -372,7 +417,7 @@ fn a_stream_has_totals_rules_decisions_and_revisions() {
 
 #[test]
 fn a_stream_shows_what_its_caller_may_see() {
-    let server = AdminServer::start();
+    let server = sampled();
     let mut viewer = Events::open(&server, "?decisions=1&filter=secret", VIEWER, "");
     let mut plain = Events::open(&server, "?decisions=1&filter=plan", VIEWER, "");
     let mut shop = Events::open(
@@ -418,7 +463,7 @@ fn a_stream_shows_what_its_caller_may_see() {
 
 #[test]
 fn a_stream_ends_with_its_session_and_with_the_server() {
-    let mut server = AdminServer::start();
+    let mut server = sampled();
     let user = json!({ "name": "eve", "role": "viewer", "password": "a password of eve" });
     server.by_admin("POST", "/v1/users").json(&user).expect(201);
     let login = json!({ "name": "eve", "password": "a password of eve" });
@@ -436,7 +481,7 @@ fn a_stream_ends_with_its_session_and_with_the_server() {
 
 #[test]
 fn streams_are_bounded() {
-    let server = AdminServer::start();
+    let server = sampled();
     // From two addresses, because connections of one are bounded too.
     let open = |last: u8| {
         let from = std::net::SocketAddr::from(([127, 0, 0, last], 0));

@@ -33,14 +33,16 @@ await script("accessibility", async (browser) => {
   await phone.goto(`${ADMIN}/`);
   for (const [name, address] of PAGES) {
     await open(phone, ADMIN, address);
-    const { width, wide } = await phone.evaluate(() => {
+    const { width, wide, tables } = await phone.evaluate(() => {
       const { scrollWidth } = document.documentElement;
       const wide = [...document.querySelectorAll("main *")].filter((element) => element.getBoundingClientRect().right > 321 && !element.closest(".table-scroll, .diff, .yaml, pre, .tab-list, .hidden"));
-      return { width: scrollWidth, wide: wide.slice(0, 3).map((element) => element.outerHTML.slice(0, 120)) };
+      const tables = [...document.querySelectorAll("main .table-scroll")].filter((element) => element.scrollWidth > element.clientWidth + 1);
+      return { width: scrollWidth, wide: wide.slice(0, 3).map((element) => element.outerHTML.slice(0, 120)), tables: tables.map((element) => element.ariaLabel) };
     });
     expect(width <= 320, `${name} fits into 320 px`, { width, wide });
+    expect(tables.length === 0, `the tables of ${name} fit into 320 px`, tables);
   }
-  check(true, `all ${PAGES.length} pages fit into 320 px without sideways scrolling`);
+  check(true, `all ${PAGES.length} pages and their tables fit into 320 px without sideways scrolling`);
   checkQuiet(small, "at 320 px");
   await small.close();
 

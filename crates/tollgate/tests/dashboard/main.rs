@@ -51,6 +51,11 @@ fn tasks_of_each_page_work() {
 }
 
 #[test]
+fn each_task_of_an_incident_is_three_clicks_from_the_overview() {
+    run("incident.mjs", &DashboardServer::start(&[]));
+}
+
+#[test]
 fn rule_files_are_edited_and_completed_as_text() {
     node(&["--test", "tests/dashboard/yaml_text.test.mjs"]);
 }

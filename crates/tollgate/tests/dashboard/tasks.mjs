@@ -153,6 +153,13 @@ await script("tasks", async (browser) => {
     const yaml = (await done("GET", "/rule?domain=default&id=search", { token })).yaml;
     check(/limit: 20\/min[\s\S]*experiment:\s+share: 25%\s+limit: 30\/min/.test(yaml), "as an experiment, a share of the subjects gets the new limit", yaml);
 
+    await open(page, ADMIN, "rule?domain=default&id=search");
+    const variants = page.getByRole("region", { name: "Experiment" });
+    await variants.getByText("30/min").waitFor();
+    const sides = await variants.innerText();
+    check(/control[\s\S]*20\/min[\s\S]*experiment[\s\S]*30\/min/.test(sides), "and the page of the rule has both variants side by side", sides);
+    await open(page, ADMIN, "editor");
+
     // A draft survives a visit to another page, and can be discarded.
     await page.waitForFunction(() => document.querySelector("textarea")?.value.includes("experiment"));
     await field.press("Control+End");

@@ -251,6 +251,7 @@ fn an_explanation_names_every_rule_and_takes_nothing() {
             plan["from"],
             json!({ "kind": "by", "attribute": "tier", "value": "free" })
         );
+        assert_eq!(plan["limit"], "2/min");
         assert_eq!(plan["limits"][0]["limit"], 2);
         assert_eq!(plan["limits"][0]["algorithm"], "token_bucket");
         assert!(plan["limits"][0]["key"].is_string());

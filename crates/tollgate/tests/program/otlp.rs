@@ -1,18 +1,13 @@
 //! Metrics over OTLP, as a collector receives them over gRPC and HTTP.
 
+mod collector;
+mod traces;
+
+use self::collector::{Collector, Wire};
 use crate::test_server::TestServer;
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::body::{Frame, Incoming};
-use hyper::header::CONTENT_TYPE;
-use hyper::service::service_fn;
-use hyper::{HeaderMap, Request, Response};
-use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::{Message, Oneof};
 use std::collections::BTreeSet;
-use std::convert::Infallible;
-use std::time::Duration;
-use tollgate_test_kit::{TestFolder, one_thread_runtime};
+use tollgate_test_kit::TestFolder;
 
 #[derive(Clone, PartialEq, Message)]
 struct Export {
@@ -29,9 +24,9 @@ struct ResourceMetrics {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Resource {
+pub(super) struct Resource {
     #[prost(message, repeated, tag = "1")]
-    attributes: Vec<Attribute>,
+    pub(super) attributes: Vec<Attribute>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -97,17 +92,19 @@ struct HistogramPoint {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Attribute {
+pub(super) struct Attribute {
     #[prost(string, tag = "1")]
-    key: String,
+    pub(super) key: String,
     #[prost(message, optional, tag = "2")]
-    value: Option<AttributeValue>,
+    pub(super) value: Option<AttributeValue>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct AttributeValue {
+pub(super) struct AttributeValue {
     #[prost(string, tag = "1")]
-    text: String,
+    pub(super) text: String,
+    #[prost(int64, tag = "3")]
+    pub(super) number: i64,
 }
 
 /// The value of a cumulative temporality.
@@ -172,132 +169,51 @@ fn line(name: &str, point: &Number) -> String {
 
 /// Samples of `/metrics` that reading them does not change.
 fn is_stable(line: &str) -> bool {
-    !line.starts_with('#') && !line.contains("connections") && !line.contains("_sum")
+    let changes = ["connections", "_sum", "memory_bytes", "worker_busy"];
+    !line.starts_with('#') && !changes.iter().any(|name| line.contains(name))
 }
 
 /// Receives exports until one has these decisions.
-fn receive(protocol: &'static str, endpoint_path: &str) -> (Export, BTreeSet<String>) {
-    let runtime = one_thread_runtime();
-    let listener = runtime.block_on(async {
-        tokio::net::TcpListener::bind("127.0.0.1:0")
-            .await
-            .expect("a port is free")
-    });
-    let address = listener.local_addr().expect("it is bound");
-    let folder = TestFolder::with(
-        "tollgate.yaml",
-        &format!(
-            "rules: [{{ id: plan, per: user, limit: 5/h }}]\n\
-             telemetry: {{ otlp: {{ endpoint: 'http://{address}{endpoint_path}', interval: 1s }} }}\n"
-        ),
-    );
-    let server = TestServer::start(&folder, &[]);
+fn receive(wire: Wire, endpoint_path: &str) -> (Export, BTreeSet<String>) {
+    let collector = Collector::start(wire);
+    let address = collector.address;
+    let (_folder, server) = TestServer::with_settings(&format!(
+        "rules: [{{ id: plan, per: user, limit: 5/h }}]\n\
+         telemetry: {{ otlp: {{ endpoint: 'http://{address}{endpoint_path}', interval: 1s }} }}\n"
+    ));
     for _ in 0..7 {
         server.check("{\"user\":\"u\"}");
     }
-    runtime.block_on(async {
-        let receive = async {
-            loop {
-                let (stream, _) = listener.accept().await.expect("it listens");
-                let (sender, mut exports) = tokio::sync::mpsc::unbounded_channel();
-                let service = service_fn(move |request: Request<Incoming>| {
-                    let sender = sender.clone();
-                    async move {
-                        let _ = sender.send(read(protocol, request).await);
-                        Ok::<_, Infallible>(response(protocol))
-                    }
-                });
-                let io = TokioIo::new(stream);
-                let served = match protocol {
-                    "grpc" => {
-                        hyper::server::conn::http2::Builder::new(TokioExecutor::new())
-                            .serve_connection(io, service)
-                            .await
-                    }
-                    _ => {
-                        hyper::server::conn::http1::Builder::new()
-                            .serve_connection(io, service)
-                            .await
-                    }
-                };
-                served.expect("the exporter speaks the protocol");
-                let export = exports.recv().await.expect("an export came");
-                let denied =
-                    "tollgate_decisions_total{rule=\"plan\",result=\"deny\",source=\"memory\",protocol=\"http\"} 2";
-                if samples(&export).contains(denied) {
-                    let metrics = server.get("/metrics").body;
-                    return (
-                        export,
-                        metrics
-                            .lines()
-                            .filter(|line| is_stable(line))
-                            .map(str::to_owned)
-                            .collect(),
-                    );
-                }
+    loop {
+        let received = collector.next();
+        assert_eq!(
+            received.path,
+            match wire {
+                Wire::Grpc => "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
+                Wire::Http => "/v1/metrics",
             }
-        };
-        tokio::time::timeout(Duration::from_secs(30), receive)
-            .await
-            .expect("exports come")
-    })
-}
-
-async fn read(protocol: &str, request: Request<Incoming>) -> Export {
-    let path = request.uri().path().to_owned();
-    let content_type = request.headers().get(CONTENT_TYPE).cloned();
-    let body = request.into_body().collect().await.expect("the body comes").to_bytes();
-    let message = match protocol {
-        "grpc" => {
-            assert_eq!(path, "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export");
-            assert_eq!(content_type.expect("it has a type"), "application/grpc");
-            let length = body
-                .get(1..5)
-                .and_then(|bytes| bytes.try_into().ok())
-                .map(u32::from_be_bytes);
-            assert_eq!((body.first(), length), (Some(&0), u32::try_from(body.len() - 5).ok()));
-            body.slice(5..)
+        );
+        let export = Export::decode(received.message).expect("it is an export");
+        let denied = "tollgate_decisions_total{rule=\"plan\",result=\"deny\",source=\"memory\",protocol=\"http\"} 2";
+        if samples(&export).contains(denied) {
+            let metrics = server.get("/metrics").body;
+            let lines = metrics.lines().filter(|line| is_stable(line));
+            return (export, lines.map(str::to_owned).collect());
         }
-        _ => {
-            assert_eq!(path, "/v1/metrics");
-            assert_eq!(content_type.expect("it has a type"), "application/x-protobuf");
-            body
-        }
-    };
-    Export::decode(message).expect("it is an export")
-}
-
-type Body = http_body_util::combinators::BoxBody<Bytes, Infallible>;
-
-fn response(protocol: &str) -> Response<Body> {
-    if protocol != "grpc" {
-        return Response::new(Full::new(Bytes::new()).boxed());
     }
-    let mut trailers = HeaderMap::new();
-    trailers.insert("grpc-status", "0".parse().expect("a header value"));
-    let frames = [
-        Ok(Frame::data(Bytes::from_static(&[0; 5]))),
-        Ok(Frame::trailers(trailers)),
-    ];
-    let body = StreamBody::new(futures_util::stream::iter(frames));
-    let mut response = Response::new(BodyExt::boxed(body));
-    response
-        .headers_mut()
-        .insert(CONTENT_TYPE, "application/grpc".parse().expect("a header value"));
-    response
 }
 
 #[test]
 fn exports_have_the_samples_of_the_metrics_page() {
-    for (protocol, path) in [("grpc", ""), ("http", "/v1/metrics")] {
-        let (export, metrics) = receive(protocol, path);
+    for (wire, path) in [(Wire::Grpc, ""), (Wire::Http, "/v1/metrics")] {
+        let (export, metrics) = receive(wire, path);
         let exported: BTreeSet<String> = samples(&export).into_iter().filter(|line| is_stable(line)).collect();
         // Families without a sample are left out of an export.
         let missing: Vec<&String> = metrics.difference(&exported).collect();
         let other: Vec<&String> = exported.difference(&metrics).collect();
         assert!(
             missing.is_empty() && other.is_empty(),
-            "{protocol}: {missing:?} {other:?}"
+            "{wire:?}: {missing:?} {other:?}"
         );
         assert!(exported.len() > 30, "{exported:?}");
         let resource = export

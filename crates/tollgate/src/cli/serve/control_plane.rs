@@ -11,7 +11,7 @@ use crate::server::admin::{Admin, AdminOptions};
 use crate::server::gate::Gate;
 use crate::server::net::listen::{Address, Listener};
 use crate::server::net::tls::Tls;
-use crate::server::telemetry::otlp::OtlpExporter;
+use crate::server::telemetry::otlp::{MetricsExporter, SpanExporter};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -156,23 +156,31 @@ pub(super) fn watch_alerts(
     alerts
 }
 
-/// Starts sending metrics to the collector of the settings, if there is one, in a task of the set. On the runtime of the control
-/// plane: a slow collector delays no decision.
-pub(super) fn export_metrics(
+/// Starts sending metrics and spans to the collector of the settings, if there is one, in tasks of the set. On the runtime of the
+/// control plane: a slow collector delays no decision.
+pub(super) fn export_telemetry(
     tasks: &mut JoinSet<()>,
     control: &Control,
     gate: &Arc<Gate>,
     config: &Config,
     runtime: &Handle,
 ) {
-    let Some(settings) = config.otlp.clone() else { return };
+    let Some(settings) = &config.otlp else { return };
     let instance = control.status().instance;
-    let exporter = Arc::new(OtlpExporter::new(Arc::clone(gate), settings, &instance));
-    let export = supervise("OpenTelemetry", move || {
-        let exporter = Arc::clone(&exporter);
-        async move { exporter.run().await }
-    });
-    tasks.spawn_on(export, runtime);
+    if let Some(exporter) = MetricsExporter::new(Arc::clone(gate), settings, &instance).map(Arc::new) {
+        let export = supervise("export of metrics", move || {
+            let exporter = Arc::clone(&exporter);
+            async move { exporter.run().await }
+        });
+        tasks.spawn_on(export, runtime);
+    }
+    if let Some(exporter) = SpanExporter::new(Arc::clone(gate), settings, &instance).map(Arc::new) {
+        let export = supervise("export of traces", move || {
+            let exporter = Arc::clone(&exporter);
+            async move { exporter.run().await }
+        });
+        tasks.spawn_on(export, runtime);
+    }
 }
 
 /// Serves the admin API until the front ends stop. Returns the lines for the operator.

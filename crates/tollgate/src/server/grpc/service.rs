@@ -93,7 +93,8 @@ impl GrpcService {
         if is_refund(&request) {
             self.check_token(&head.headers, Rights::CHECK | Rights::REFUND)?;
         }
-        let outcome = rls::should_rate_limit(&self.gate, Protocol::Grpc, &request, self.settings.headers).await;
+        let trace = self.gate.traces().sample(&head.headers);
+        let outcome = rls::should_rate_limit(&self.gate, Protocol::Grpc, &request, self.settings.headers, trace).await;
         outcome.map_err(|error| match error {
             RlsError::Invalid(what) => Status::invalid_argument(what.to_string()),
             RlsError::Denied(denial) => Status::unavailable(denial.text()),

@@ -39,6 +39,7 @@ use crate::server::net::idle::RequestGuard;
 use crate::server::net::memory_budget::MemoryBudget;
 use crate::server::panic_guard::{self, PANIC_TEXT, guard_now};
 use crate::server::telemetry::Protocol;
+use crate::server::telemetry::traces::RequestTrace;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -93,7 +94,7 @@ type EndpointResult = Result<Response<Full<Bytes>>, ProblemDetails>;
 
 /// A request with its route. Futures are moved, so a check carries no head, and rarer requests are boxed.
 pub(super) enum RoutedRequest {
-    Check(IncomingBody),
+    Check(IncomingBody, RequestTrace),
     /// With the address of the peer.
     Other(Route, Box<Request<Incoming>>, IpAddr),
     Rejected(Box<ProblemDetails>),
@@ -137,7 +138,10 @@ impl HttpService {
     pub(super) fn route(&self, request: Request<Incoming>, peer: IpAddr) -> RoutedRequest {
         let matched = guard_now(&self.gate, Protocol::Http, || self.match_route(&request));
         match matched.unwrap_or_else(|| Err(panicked())) {
-            Ok(Route::Check) => RoutedRequest::Check(request.into()),
+            Ok(Route::Check) => {
+                let trace = self.gate.traces().sample(request.headers());
+                RoutedRequest::Check(request.into(), trace)
+            }
             Ok(route) => RoutedRequest::Other(route, Box::new(request), peer),
             Err(problem) => RoutedRequest::Rejected(Box::new(problem)),
         }
@@ -161,7 +165,7 @@ impl HttpService {
     /// The response to a request.
     async fn respond(&self, routed: RoutedRequest, guard: RequestGuard) -> Response<Full<Bytes>> {
         let mut response = match routed {
-            RoutedRequest::Check(sent) => self.check(sent, &guard).await,
+            RoutedRequest::Check(sent, trace) => self.check(sent, trace, &guard).await,
             RoutedRequest::Other(route, request, peer) => Box::pin(self.dispatch(route, *request, peer, &guard)).await,
             RoutedRequest::Rejected(problem) => Err(*problem),
         }
@@ -211,12 +215,12 @@ impl HttpService {
         Ok(Route::Forward)
     }
 
-    async fn check(&self, incoming: IncomingBody, guard: &RequestGuard) -> EndpointResult {
+    async fn check(&self, incoming: IncomingBody, trace: RequestTrace, guard: &RequestGuard) -> EndpointResult {
         let body = self.body(incoming, guard).await?;
         let check_request = request::attempt(&body)?;
         let attributes = check_request.attributes();
         let attempt = check_request.attempt(&attributes);
-        let snapshot = self.gate.snapshot(Protocol::Http);
+        let snapshot = self.gate.snapshot(Protocol::Http).traced(trace);
         let result = snapshot.check(&attempt).await;
         let unknown = snapshot.unknown_domain(&attempt, &result.verdict);
         let mut response = CheckResponse::new(&attempt, &result, unknown.as_ref());
@@ -233,8 +237,14 @@ impl HttpService {
         guard: &RequestGuard,
     ) -> EndpointResult {
         match route {
-            Route::Check => self.check(request.into(), guard).await,
-            Route::Batch => self.batch(&self.batch_body(request, guard).await?).await,
+            Route::Check => {
+                let trace = self.gate.traces().sample(request.headers());
+                self.check(request.into(), trace, guard).await
+            }
+            Route::Batch => {
+                let trace = self.gate.traces().sample(request.headers());
+                self.batch(&self.batch_body(request, guard).await?, trace).await
+            }
             Route::Refund => self.refund(&self.body(request.into(), guard).await?).await,
             Route::Forget => self.forget(&self.body(request.into(), guard).await?).await,
             Route::Release => self.release(&self.body(request.into(), guard).await?).await,

@@ -300,6 +300,12 @@ impl Decisions {
 }
 
 impl RuleCounts {
+    /// The counters of a rule by its number, of its control and of its experiment. None without an experiment.
+    pub(crate) fn variants(&self, rule: usize) -> Option<[RuleFigures; 2]> {
+        let RuleCells { control, experiment } = self.0.get(rule)?;
+        (!Arc::ptr_eq(control, experiment)).then(|| [control.figures(), experiment.figures()])
+    }
+
     /// The counters of a rule by its number, of both variants.
     pub(crate) fn figures(&self, rule: usize) -> RuleFigures {
         let Some(RuleCells { control, experiment }) = self.0.get(rule) else {
@@ -321,6 +327,11 @@ impl RuleFigures {
             true => *self,
             false => self.combine(before, |now, before| now - before),
         }
+    }
+
+    /// Allowed and denied ones, enforced or not.
+    pub(crate) const fn results(&self) -> [u64; 2] {
+        [self.allowed + self.shadow_allowed, self.denied + self.shadow_denied]
     }
 
     fn plus(&self, other: &Self) -> Self {

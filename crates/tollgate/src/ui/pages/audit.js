@@ -2,7 +2,7 @@
 // The audit log: who changed what, when, from where and why; its verification and its export.
 
 import "../pages_style.js";
-import { h, put, time } from "../core.js";
+import { h, put, subjectText, time } from "../core.js";
 import { api } from "../api.js";
 import { badge, button, codeBlock, card, copyButton, dialog, digest, empty, field, formOf, input, keyValues, pageHeader, segmented, select, table, toast } from "../components.js";
 import { saveFile } from "../writes.js";
@@ -36,7 +36,7 @@ export async function show(page) {
       { key: "at", label: "Time", cell: (/** @type {Entry} */ entry) => time(entry.at) },
       { key: "actor", label: "By", cell: (entry) => h("strong", null, entry.actor) },
       { key: "action", label: "Action", cell: (entry) => h("code", null, entry.action) },
-      { key: "target", label: "Target", cell: (entry) => h("code", { class: "target" }, entry.target || "–") },
+      { key: "target", label: "Target", cell: (entry) => h("code", { class: "target" }, targetText(entry.target)) },
       { key: "reason", label: "Reason", cell: (entry) => entry.reason || h("span", { class: "faint" }, "–") },
       { key: "from", label: "From", priority: 3, cell: (entry) => [entry.via, entry.address && h("span", { class: "faint" }, ` ${entry.address}`)] },
       { key: "more", label: "", title: "Details", cell: (entry) => detailsButton(entry) },
@@ -99,7 +99,7 @@ function showEntry(entry) {
         ["Time", time(entry.at)],
         ["By", entry.actor],
         ["Action", h("code", null, entry.action)],
-        ["Target", h("code", { class: "target" }, entry.target || "–")],
+        ["Target", h("code", { class: "target" }, targetText(entry.target))],
         ["Reason", entry.reason || h("span", { class: "faint" }, "none")],
         ["From", `${entry.via} ${entry.address}`],
         entry.request ? ["Request", h("code", null, entry.request)] : null,
@@ -117,6 +117,13 @@ function showEntry(entry) {
     ],
     { side: true },
   );
+}
+
+/** A target as people write it: its subject as `name=value`. @param {string} target */
+function targetText(target) {
+  const at = target.indexOf(" {");
+  const subject = at < 0 ? null : object(target.slice(at + 1));
+  return subject ? `${target.slice(0, at)} ${subjectText(subject)}` : target || "–";
 }
 
 /** What differs between two JSON objects; nothing if they are none. @param {string} before @param {string} after @returns {[string, string | null, string | null][]} */

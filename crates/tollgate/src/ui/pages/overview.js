@@ -40,7 +40,7 @@ export async function show(page) {
     store: stat("Store p99", { title: "Time of a call to the shared store, 99th percentile", chart: sparks.store.element }),
   };
   const traffic = chart({ title: "Checks per second", form: "area", height: 230, unit: " per second" });
-  const latency = chart({ title: "Latency", form: "line", height: 170, format: micros });
+  const latency = chart({ title: "Latency", form: "line", height: 170, format: micros, log: true });
   const sources = shares("Checks by source");
   const first = h("div", { hidden: true });
   const revision = card("Live rules", {});
@@ -48,6 +48,7 @@ export async function show(page) {
 
   const denying = table({
     label: "The rules that deny most, with their figures",
+    stacks: false,
     dense: true,
     columns: [
       { key: "rule", label: "Rule", cell: (row) => h("a", { href: link("rule", { domain: row.domain, id: row.rule }) }, row.domain === "default" ? row.rule : `${row.domain}/${row.rule}`) },
@@ -151,7 +152,7 @@ export async function show(page) {
       h("div", { class: "card-head" }, h("h2", null, "Live rules"), fleet?.differ ? badge("warning", "instances differ") : status.error ? badge("critical", "error") : null),
       live
         ? keyValues([
-            ["Version", h("span", null, h("strong", null, live.number), ` at revision ${status.revision}`)],
+            ["Version", h("span", null, h("a", { href: link("versions", { number: live.number }) }, `version ${live.number}`), ` at revision ${status.revision}`)],
             ["Published", authored(live.actor, live.created_at)],
             ["Reason", live.reason || h("span", { class: "faint" }, "none given")],
             ["Rules", `${status.rules.managed} managed, ${status.rules.file} from files`],

@@ -3,9 +3,9 @@
 
 import { count, h, link, parseSubject, percent, put, rate, subjectText, time } from "../core.js";
 import { api, feed, sendCheck } from "../api.js";
-import { badge, button, card, code, codeBlock, copyButton, empty, failure, field, formDialog, input, keyValues, linkButton, modeBadge, pageHeader, segmented, shareBar, stat, subject as subjectCode, table, tabs } from "../components.js";
+import { badge, button, card, code, codeBlock, copyButton, empty, failure, field, formDialog, input, keyValues, linkButton, modeBadge, pageHeader, segmented, shareBar, stat, subject as subjectCode, table, tabs, toastProblem } from "../components.js";
 import { chart, heatStrip } from "../charts.js";
-import { banDialog, overrideDialog, removeRowDialog, friday, doubledLimit } from "../explain.js";
+import { banDialog, overrideDialog, raiseSubject, removeRowDialog } from "../explain.js";
 import { BANDS, limitText } from "./rules.js";
 
 export const title = "Rule";
@@ -21,6 +21,7 @@ export async function show(page) {
 
   const tiles = { checks: stat("Checks per second"), denied: stat("Denied", { kind: rule.mode === "shadow" ? "shadow" : "deny" }), near: stat("Close to the limit", { title: "Decisions that left less than a fifth of the limit, in the last minute" }) };
   const bands = h("div", { class: "bands" });
+  const variants = h("div", { hidden: true });
   const traffic = chart({ title: "Decisions per second", form: "area", height: 220, unit: " per second" });
   put(
     page.root,
@@ -40,6 +41,7 @@ export async function show(page) {
     }),
     h("div", { class: "stats" }, Object.values(tiles).map((tile) => tile.element)),
     h("section", { class: "card" }, traffic.element),
+    variants,
     tabs(
       "About the rule",
       [
@@ -71,6 +73,7 @@ export async function show(page) {
         ...(rule.mode === "shadow" || shadow.some(Boolean) ? [{ name: "shadow", label: "would be denied", kind: "shadow", values: shadow }] : []),
       ],
     });
+    drawVariants(series.variants);
     const checks = figures?.checks ?? 0;
     const denied = rule.mode === "shadow" ? (figures?.shadow_denied ?? 0) : (figures?.denied ?? 0);
     tiles.checks.set(rate(checks / 60), "last minute");
@@ -88,6 +91,32 @@ export async function show(page) {
           ],
     );
   }
+
+  /** The variants of an experiment, side by side. @param {any} found */
+  function drawVariants(found) {
+    variants.hidden = !found;
+    if (!found) return;
+    put(
+      variants,
+      card(
+        "Experiment",
+        { note: "since the rule has it, on this instance" },
+        h(
+          "div",
+          { class: "grid2 even" },
+          ["control", "experiment"].map((name) => {
+            const { limit, allowed, denied } = found[name];
+            return keyValues([
+              ["Variant", h("strong", null, name)],
+              ["Limit", code(limit)],
+              ["Checks", count(allowed + denied)],
+              ["Denied", shareBar(percent(denied, allowed + denied), allowed + denied ? denied / (allowed + denied) : 0, "deny")],
+            ]);
+          }),
+        ),
+      ),
+    );
+  }
   await load();
   const timer = setInterval(() => {
     if (!document.hidden) load().catch(() => {});
@@ -95,9 +124,6 @@ export async function show(page) {
   page.signal.addEventListener("abort", () => clearInterval(timer));
   feed.on("revision", () => page.reload(), page.signal, { rules: [`${domain}/${id}`] });
 }
-
-/** The limit that a doubled one is made of: only a plain one. @param {any} rule */
-const raised = (rule) => doubledLimit(rule.limit);
 
 /** Subjects that are denied most, with bounds. @param {import("../app.js").Page} page @param {any} rule */
 function topRefused(page, rule) {
@@ -107,7 +133,7 @@ function topRefused(page, rule) {
     return h(
       "span",
       { class: "actions" },
-      page.can("override") && raised(rule) && button("Raise until Friday", () => overrideDialog(name, { title: "Raise until Friday", limit: raised(rule), until: friday() }), { small: true }),
+      page.can("override") && button("Raise until Friday", () => raiseSubject(name).catch(toastProblem), { small: true }),
       page.can("override") && button("Ban", () => banDialog(name), { small: true, kind: "quiet" }),
     );
   };

@@ -33,6 +33,7 @@ export async function show(page) {
 
   const list = table({
     label: "Rules",
+    stacks: false,
     load: async (after, signal) => {
       const [found] = await Promise.all([api.get("rules", { ...filters, limit: 100, after }, signal), after === null ? loadFigures() : null]);
       return found;

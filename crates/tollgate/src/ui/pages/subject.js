@@ -45,7 +45,7 @@ export async function show(page) {
     pageHeader(subjectText(attributes), {
       back: { label: "Subject", href: link("subject") },
       lead: domain === "default" ? null : `in domain ${domain}`,
-      actions: [page.can("forget") && button("Forget all counters", () => forgetDialog(domain, attributes).then((done) => done && load()), {}), button("Again", () => load(), { kind: "quiet" })],
+      actions: [page.can("forget") && button("Forget all counters", () => forgetDialog(domain, attributes).then((done) => done && load()), {}), button("Refresh", () => load(), { kind: "quiet" })],
     }),
     h("div", { class: "subject-grid" }, card("Rules", { note: "as they are now; looking costs nothing" }, explained), side),
     card(null, {}, h("details", null, h("summary", null, "Explain another"), ask)),
@@ -54,8 +54,6 @@ export async function show(page) {
   async function load() {
     try {
       const found = await api.get("subject", { domain: domain === "default" ? "" : domain, ...attributes }, page.signal);
-      const limits = await limitsOf(page, found.explanation);
-      for (const trace of found.explanation.rules) trace.limitText = limits.get(`${trace.domain}/${trace.rule}`);
       put(explained, explanationView(found.explanation, (trace) => subjectActions(page, trace, found.rows, load)));
       drawSide(found);
     } catch (error) {
@@ -130,22 +128,6 @@ export async function show(page) {
   );
   feed.on("revision", () => load(), page.signal);
   await Promise.all([load(), loadAttributes()]);
-}
-
-/** The limits of rules that matched, as rules write them. @param {import("../app.js").Page} page @param {any} explanation */
-async function limitsOf(page, explanation) {
-  const met = explanation.rules.filter((/** @type {any} */ trace) => trace.matched).slice(0, 10);
-  const found = await Promise.all(
-    met.map(async (/** @type {any} */ trace) => {
-      try {
-        const rule = await api.get("rule", { domain: trace.domain, id: trace.rule }, page.signal);
-        return /** @type {[string, string]} */ ([`${trace.domain}/${trace.rule}`, rule.limit]);
-      } catch {
-        return null;
-      }
-    }),
-  );
-  return new Map(found.filter((one) => one !== null));
 }
 
 /** Subjects to start with: those that are denied most. */

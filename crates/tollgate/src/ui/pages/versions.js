@@ -58,6 +58,9 @@ async function showOne(page, number) {
   const isSource = version.live || version.state === "published";
   const canRoll = page.can("edit") && !version.live && isSource;
   const canPublish = page.can("edit") && version.state === "draft";
+  // From the live version back to the one before, which is what it is opened for in an incident.
+  const before = list.items.find((/** @type {Version} */ one) => one.number === version.parent);
+  const canUndo = page.can("edit") && version.live && before?.state === "published";
   const differences = h("div", { class: "stack" });
   const bases = [...new Set([version.parent, status.version].filter((one) => one > 0 && one !== number))];
   const others = list.items.map((/** @type {Version} */ one) => one.number).filter((/** @type {number} */ one) => one !== number);
@@ -89,6 +92,7 @@ async function showOne(page, number) {
       lead: version.reason ? `“${version.reason}”` : "No reason was given.",
       actions: [
         linkButton("Open in the editor", link("editor", { version: number })),
+        canUndo && button(`Roll back to version ${version.parent}…`, () => rollBack(page, before, list.etag)),
         canRoll && button("Roll back to it…", () => rollBack(page, version, list.etag), { kind: "primary" }),
         canPublish && button("Publish…", () => rollOut(page, version), { kind: "primary" }),
       ],

@@ -12,6 +12,7 @@ use crate::server::http::json::ObjectWriter;
 use crate::server::http::problem_details::ProblemDetails;
 use crate::server::rls::request::is_refund;
 use crate::server::telemetry::Protocol;
+use crate::server::telemetry::traces::RequestTrace;
 use http_body_util::Full;
 use hyper::header::{CONTENT_TYPE, RETRY_AFTER};
 use hyper::http::request::Parts;
@@ -24,7 +25,7 @@ use tollgate_limiter::core::{Cost, Limit, Micros, Timestamp};
 use tollgate_limiter::store::StoreError;
 
 impl HttpService {
-    pub(super) async fn batch(&self, body: &[u8]) -> EndpointResult {
+    pub(super) async fn batch(&self, body: &[u8], trace: RequestTrace) -> EndpointResult {
         let batch = request::batch(body)?;
         let attributes: Vec<_> = batch.iter().map(CheckRequest::attributes).collect();
         let attempts: Vec<Attempt<'_>> = batch
@@ -32,7 +33,7 @@ impl HttpService {
             .zip(&attributes)
             .map(|(check_request, attributes)| check_request.attempt(attributes))
             .collect();
-        let snapshot = self.gate.snapshot(Protocol::Http);
+        let snapshot = self.gate.snapshot(Protocol::Http).traced(trace);
         let results = snapshot.check_each(&attempts).await;
         let mut out = Vec::with_capacity(ELEMENT_BYTES * batch.len());
         out.push(b'[');
@@ -145,7 +146,8 @@ impl HttpService {
         if let (Some(tokens), true) = (&self.settings.tokens, is_refund(&rls_request)) {
             auth::check_token(&tokens.tokens(), headers, Rights::REFUND)?;
         }
-        rls::respond(&self.gate, &rls_request, self.settings.headers).await
+        let trace = self.gate.traces().sample(headers);
+        rls::respond(&self.gate, &rls_request, self.settings.headers, trace).await
     }
 
     /// Any method; the body is not awaited, because the original request is described in the head.
@@ -168,6 +170,7 @@ impl HttpService {
             attributes: &extracted.attributes(),
             cost: Cost::ONE,
         };
+        let snapshot = snapshot.traced(self.gate.traces().sample(&head.headers));
         let result = snapshot.check(&attempt).await;
         let mut response = CheckResponse::new(&attempt, &result, None);
         if !result.verdict.allowed {

@@ -84,6 +84,7 @@ fn matched_rule(object: &mut ObjectWriter<'_>, trace: &RuleTrace<'_>, matched: &
             Terms::Unlimited => "unlimited",
         },
     );
+    object.value("limit", &matched.terms.to_string());
     object.object("from", |object| limit_origin(object, &matched.origin));
     object.value("cost", &matched.cost.get());
     object.object("cost_from", |object| cost_origin(object, matched.cost_origin));

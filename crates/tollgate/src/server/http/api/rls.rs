@@ -8,6 +8,7 @@ use crate::server::http::problem_details::{NO_STORE, ProblemDetails};
 use crate::server::rls::rate_limit_response::Code;
 use crate::server::rls::{RateLimitRequest, RlsError, json, should_rate_limit};
 use crate::server::telemetry::Protocol;
+use crate::server::telemetry::traces::RequestTrace;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::CACHE_CONTROL;
@@ -26,8 +27,9 @@ pub(super) async fn respond(
     gate: &Gate,
     request: &RateLimitRequest,
     dialects: Dialects,
+    trace: RequestTrace,
 ) -> Result<Response<Full<Bytes>>, ProblemDetails> {
-    let rls_response = match should_rate_limit(gate, Protocol::Http, request, dialects).await {
+    let rls_response = match should_rate_limit(gate, Protocol::Http, request, dialects, trace).await {
         Ok(response) => response,
         Err(RlsError::Invalid(what)) => return Err(ProblemDetails::bad_request(what.to_string())),
         Err(RlsError::Denied(denial)) => return Err(undecided(gate, denial)),

@@ -184,7 +184,7 @@ fn number_point(sample: &Sample<'_>, times: PointTimes) -> Option<NumberPoint> {
 }
 
 fn attributes<'s>(labels: impl Iterator<Item = &'s (&'s str, String)>) -> Vec<KeyValue> {
-    labels.map(|(name, value)| KeyValue::new(name, value)).collect()
+    labels.map(|(name, value)| KeyValue::text(name, value)).collect()
 }
 
 fn is_empty(metric: &Metric) -> bool {
@@ -263,7 +263,7 @@ tollgate_decision_seconds_bucket{le=\"+Inf\"} 6
             time_unix_nano: 9,
             value: Some(value),
         };
-        let labels = vec![KeyValue::new("result", "allow"), KeyValue::new("rule", "a \"b\\")];
+        let labels = vec![KeyValue::text("result", "allow"), KeyValue::text("rule", "a \"b\\")];
         let expected = Sum {
             data_points: vec![point(labels, Number::Int(7))],
             aggregation_temporality: CUMULATIVE,

@@ -1,4 +1,4 @@
-//! The messages of OTLP that carry metrics, with the fields that are used. Their numbers are those of opentelemetry-proto 1.x.
+//! The messages of OTLP that carry metrics, and their common parts, with the fields that are used. Their numbers are those of opentelemetry-proto 1.x.
 
 use prost::{Message, Oneof};
 
@@ -138,18 +138,39 @@ pub(super) struct KeyValue {
 pub(super) struct AnyValue {
     #[prost(string, optional, tag = "1")]
     pub(super) string_value: Option<String>,
+    /// Only one of both is there.
+    #[prost(int64, optional, tag = "3")]
+    pub(super) int_value: Option<i64>,
 }
 
 /// Points count since their start time.
 pub(super) const CUMULATIVE: i32 = 2;
 
 impl KeyValue {
-    pub(super) fn new(key: &str, value: &str) -> Self {
+    pub(super) fn text(key: &str, value: &str) -> Self {
+        Self::new(
+            key,
+            AnyValue {
+                string_value: Some(value.to_owned()),
+                int_value: None,
+            },
+        )
+    }
+
+    pub(super) fn number(key: &str, value: usize) -> Self {
+        Self::new(
+            key,
+            AnyValue {
+                string_value: None,
+                int_value: Some(i64::try_from(value).unwrap_or(i64::MAX)),
+            },
+        )
+    }
+
+    fn new(key: &str, value: AnyValue) -> Self {
         Self {
             key: key.to_owned(),
-            value: Some(AnyValue {
-                string_value: Some(value.to_owned()),
-            }),
+            value: Some(value),
         }
     }
 }

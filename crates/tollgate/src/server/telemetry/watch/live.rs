@@ -136,7 +136,7 @@ impl SampledDecision {
 }
 
 /// The beginning of a value as text.
-fn cut(value: &[u8]) -> String {
+pub(crate) fn cut(value: &[u8]) -> String {
     match value.get(..VALUE_BYTES_MAX) {
         Some(start) if value.len() > VALUE_BYTES_MAX => format!("{}…", String::from_utf8_lossy(start)),
         _ => String::from_utf8_lossy(value).into_owned(),

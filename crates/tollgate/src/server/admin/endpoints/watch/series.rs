@@ -82,6 +82,9 @@ pub(in crate::server::admin) async fn series(call: Call) -> EndpointResult {
         if instances.is_some() { "fleet" } else { "instance" }.into(),
     );
     body.insert("instances".into(), instances.unwrap_or(1).into());
+    if let Some(variants) = rule.as_ref().and_then(|rule| variants(&call, rule)) {
+        body.insert("variants".into(), variants);
+    }
     body.insert("marks".into(), marks(&call, rule.as_ref(), start).await.into());
     Ok(Reply::ok(&Value::Object(body)))
 }
@@ -105,6 +108,16 @@ fn known_rule(call: &Call, rule: &str) -> Result<RuleName, AdminProblem> {
         true => Ok(name),
         false => Err(AdminProblem::not_found("there is no such rule")),
     }
+}
+
+/// The variants of a rule with an experiment, as this instance has counted them.
+fn variants(call: &Call, rule: &RuleName) -> Option<Value> {
+    let found = call.service.gate.variants(&rule.domain, &rule.rule)?;
+    let [control, experiment] = found.map(|(limit, figures)| {
+        let [allowed, denied] = figures.results();
+        json!({ "limit": limit, "allowed": allowed, "denied": denied })
+    });
+    Some(json!({ "control": control, "experiment": experiment }))
 }
 
 /// The sum over this instance and the others; none if there is no way to them, or if one does not report it yet.

@@ -1,6 +1,15 @@
 use super::*;
+use crate::server::gate::Gate;
+use crate::server::observers::ObservedVerdict;
+use crate::server::telemetry::Protocol;
 use std::collections::HashMap as Counts;
+use std::sync::Arc;
+use std::time::Instant;
 use tollgate_core::testing::random::Random;
+use tollgate_limiter::Direction;
+use tollgate_limiter::core::rules::{Attempt, Attribute, ParserOptions, RulesParser};
+use tollgate_limiter::core::{Cost, problem, yaml};
+use tollgate_limiter::store::memory::Memory;
 
 const MINUTE: u64 = 30_000_000;
 
@@ -61,7 +70,8 @@ impl Zipf {
 #[test]
 fn the_most_refused_subjects_of_a_million_are_listed_and_their_counts_are_within_the_bounds() {
     let zipf = Zipf::new(1_000_000, 1.1);
-    for seed in 0..SEEDS {
+    let (seeds, mut widest) = (seeds(), 0);
+    for seed in 0..seeds {
         let mut random = Random::new(seed);
         let instances: Vec<TopRefused> = (0..4).map(|_| TopRefused::default()).collect();
         let mut truth: Counts<u64, u64> = Counts::new();
@@ -108,6 +118,7 @@ fn the_most_refused_subjects_of_a_million_are_listed_and_their_counts_are_within
         }
         for item in &list.items {
             let count = truth[&number(item)];
+            widest = widest.max((item.upper - item.lower) * 1_000_000 / DENIALS);
             assert!(
                 (item.lower..=item.upper).contains(&count),
                 "seed {seed}: {count} of {item:?}"
@@ -122,10 +133,94 @@ fn the_most_refused_subjects_of_a_million_are_listed_and_their_counts_are_within
             );
         }
     }
+    println!(
+        "{seeds} seeds of {DENIALS} denials: each of the ten most denied subjects listed, each count within its bounds; the widest bounds are \
+         {widest} millionths of all denials apart"
+    );
 }
 
-const SEEDS: u64 = 5;
+/// The number of seeds; few, unless the environment names another number.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the length of the run is an argument, not a setting"
+)]
+fn seeds() -> u64 {
+    let count = std::env::var("TOLLGATE_TOP_SEEDS").ok();
+    count.map_or(5, |count| count.parse().expect("TOLLGATE_TOP_SEEDS is a number"))
+}
+
 const DENIALS: u64 = 300_000;
+
+/// OB3: the time that a denial takes longer. Timed only if the environment asks for figures, in a release build.
+#[tokio::test]
+#[expect(
+    clippy::disallowed_methods,
+    clippy::float_arithmetic,
+    reason = "a measurement, which no decision depends on"
+)]
+async fn each_denial_below_the_full_rate_is_counted() {
+    let is_timed = std::env::var("TOLLGATE_TOP_FIGURES").is_ok();
+    let mut parser = RulesParser::new(ParserOptions::default());
+    let text = "rules: [{ id: plan, per: user, limit: 1/h }]";
+    parser.add_file(&yaml::parse(&problem::Origin::new("rules.yaml", text)).unwrap());
+    let gate = Gate::new(parser.finish().unwrap().rules, Arc::new(Memory::default()));
+    let snapshot = gate.snapshot(Protocol::Http);
+    let zipf = Zipf::new(1_000_000, 1.1);
+    let mut random = Random::new(1);
+    let users: Vec<String> = (0..FULL_RATE)
+        .map(|_| format!("u_{}", zipf.draw(&mut random)))
+        .collect();
+    let attributes: Vec<[Attribute<'_>; 1]> = users
+        .iter()
+        .map(|user| {
+            [Attribute {
+                name: "user",
+                value: user.as_bytes(),
+            }]
+        })
+        .collect();
+    let attempts: Vec<Attempt<'_>> = attributes
+        .iter()
+        .map(|attributes| Attempt {
+            domain: "default",
+            attributes,
+            cost: Cost::ONE,
+        })
+        .collect();
+    snapshot.limiter().check(&attempts[0]).await;
+    let denied = snapshot.limiter().check(&attempts[0]).await;
+    assert!(!denied.verdict.allowed);
+    let top = TopRefused::default();
+    let rules = top.rules(snapshot.limiter().rules());
+    let start = MINUTE * 60_000;
+    top.collect(start, 0);
+    let rounds = if is_timed { 60 } else { 2 };
+    let mut times = Vec::new();
+    for second in 1..=rounds {
+        let began = Instant::now();
+        for attempt in &attempts {
+            let event = VerdictEvent {
+                rules: snapshot.limiter().rules(),
+                attempt,
+                direction: Direction::Consume,
+                verdict: ObservedVerdict::Rules(&denied.verdict),
+                request_allowed: false,
+                lacks_key: false,
+                protocol: Protocol::Http,
+            };
+            top.record(&rules, &event, &denied.verdict);
+        }
+        times.push(began.elapsed().as_nanos() as f64 / FULL_RATE as f64);
+        // On the path of no decision.
+        top.collect(start + second * 900, FULL_RATE);
+    }
+    let part = top.parts(MINUTE, 10).remove(0);
+    assert_eq!((part.total, part.rows.len()), (rounds * FULL_RATE, 10));
+    times.sort_by(f64::total_cmp);
+    let median = times[times.len() / 2];
+    println!("{median:.1} ns more for a denial, {FULL_RATE} denials of a million subjects per second");
+    assert!(!is_timed || median <= 60.0, "{median}");
+}
 
 #[test]
 fn few_subjects_are_counted_exactly_over_minutes() {
