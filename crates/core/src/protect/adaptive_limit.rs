@@ -120,8 +120,9 @@ impl AdaptiveLimit {
         let is_failing = window.failures.saturating_mul(100) > window.responses;
         let is_busy = window.in_flight_max.saturating_mul(2_000) >= limit;
         let next = match (self.config.algorithm, median_ppm) {
-            _ if is_failing => limit * 9 / 10,
+            // Failures of a few requests tell nothing of a limit that is far away.
             _ if !is_busy => limit,
+            _ if is_failing => limit * 9 / 10,
             (AdaptiveAlgorithm::Aimd, _) => limit + 1_000,
             (AdaptiveAlgorithm::Gradient, None) => limit,
             (AdaptiveAlgorithm::Gradient, Some(median_ppm)) => {

@@ -231,7 +231,7 @@ fn adaptive_limit_obeys_its_examples() {
         let config = AdaptiveConfig { algorithm, min, max };
         (AdaptiveLimit::new(config, start, Micros::ZERO), Micros::ZERO)
     };
-    check(text, 16, start, |(limit, now), words| {
+    check(text, 19, start, |(limit, now), words| {
         let [windows, responses, latency, in_flight, failed, expected] = words else {
             panic!("six columns: {words:?}")
         };
