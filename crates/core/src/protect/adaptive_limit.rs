@@ -77,7 +77,7 @@ struct SampleWindow {
 impl AdaptiveLimit {
     /// A limit that starts at `start` slots. `now` is the time on the monotonic clock of this instance.
     pub fn new(config: AdaptiveConfig, start: u64, now: Micros) -> Self {
-        let min = config.min.max(1);
+        let min = config.min.clamp(1, LIMIT_MAX);
         let config = AdaptiveConfig {
             min,
             max: config.max.clamp(min, LIMIT_MAX),
