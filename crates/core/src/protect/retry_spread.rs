@@ -110,8 +110,7 @@ impl RetrySpread {
         };
         // One beyond the tail was given by an earlier queue of this counter.
         let is_current = |entry: &ReturnTime| entry.key == key && now < entry.at && entry.at <= queue.tail;
-        let known = set.iter().position(is_current);
-        let kept = known.and_then(|way| set.get(way)).map(|entry| entry.at);
+        let kept = set.iter().find(|entry| is_current(entry)).map(|entry| entry.at);
         let is_last = queue.last_caller == Some(denial.caller);
         let at = match kept {
             Some(at) if !is_last => at,
@@ -120,8 +119,10 @@ impl RetrySpread {
                     queue.tail = queue.before;
                 }
                 let at = queue.add(due, denial);
+                // Its own entry, also one that was given by an earlier queue: that must not count again once the tail is beyond it.
+                let own = set.iter().position(|entry| entry.key == key);
                 // A return time that has passed is the earliest, and so goes first.
-                let way = known.or_else(|| (0..WAYS).min_by_key(|way| set.get(*way).map(|entry| entry.at)));
+                let way = own.or_else(|| (0..WAYS).min_by_key(|way| set.get(*way).map(|entry| entry.at)));
                 if let Some(entry) = way.and_then(|way| set.get_mut(way)) {
                     *entry = ReturnTime { key, at };
                 }

@@ -82,7 +82,7 @@ fn class(text: &str) -> PriorityClass {
 fn retry_spread_obeys_its_examples() {
     let text = include_str!("../../src/protect/retry_spread.txt");
     let start = |words: &[&str]| (RetrySpread::default(), time(words[1]));
-    check(text, 25, start, |(spread, extra_max), words| {
+    check(text, 29, start, |(spread, extra_max), words| {
         let [at, caller, wait, interval, expected] = words else {
             panic!("five columns: {words:?}")
         };
