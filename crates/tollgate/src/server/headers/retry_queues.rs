@@ -52,7 +52,8 @@ type RuleName = (Box<str>, Option<Box<str>>);
 /// The rule as its queues need it.
 #[derive(Debug, Default)]
 struct RuleQueue {
-    /// True once an attempt of another cost than one was admitted: until then the mean is one, and nothing is counted.
+    /// True once an attempt of another cost than one was admitted: until then the mean is one, and only the first attempts are
+    /// counted, for the mean afterwards.
     has_costs: AtomicBool,
     admitted: AtomicU64,
     units: AtomicU64,
@@ -244,10 +245,14 @@ impl RuleQueue {
     /// Counts an admitted attempt.
     #[inline]
     fn count(&self, cost: Cost) {
-        if cost.get() == 0 || cost == Cost::ONE && !self.has_costs.load(Ordering::Relaxed) {
+        if cost.get() == 0 {
             return;
         }
-        self.has_costs.store(true, Ordering::Relaxed);
+        if cost != Cost::ONE {
+            self.has_costs.store(true, Ordering::Relaxed);
+        } else if !self.has_costs.load(Ordering::Relaxed) && self.admitted.load(Ordering::Relaxed) >= ONES_MAX {
+            return;
+        }
         self.units.fetch_add(cost.get(), Ordering::Relaxed);
         // The mean is of recent attempts. A race costs it accuracy only.
         if self.admitted.fetch_add(1, Ordering::Relaxed) >= MEAN_OVER {
@@ -356,6 +361,8 @@ const COUNT_SLOTS: usize = 16;
 const COMPLETIONS_MIN: u64 = 10;
 /// The most units that one attempt adds to a count, so that the count of a second keeps its bits.
 const UNITS_MAX: u64 = 1_000;
+/// The attempts of cost one that are counted before the first of another cost.
+const ONES_MAX: u64 = 1 << 10;
 /// The attempts that the mean cost is of.
 const MEAN_OVER: u64 = 1 << 16;
 

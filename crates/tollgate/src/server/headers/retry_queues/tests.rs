@@ -19,13 +19,27 @@ fn only_rules_whose_callers_share_a_counter_have_queues() {
 }
 
 #[test]
-fn the_mean_cost_counts_from_the_first_attempt_that_costs_more_than_one() {
+fn the_mean_cost_counts_the_attempts_that_cost_one() {
     let queue = RuleQueue::default();
     assert_eq!(queue.mean_cost_milli(), 1_000);
     for units in [1, 1, 0, 4, 1, 0, 1] {
         queue.count(cost(units));
     }
-    assert_eq!(queue.mean_cost_milli(), 2_000);
+    assert_eq!(queue.mean_cost_milli(), 1_600);
+}
+
+#[test]
+fn one_large_cost_after_many_of_one_is_not_the_mean() {
+    let queue = RuleQueue::default();
+    for _ in 0..10 * ONES_MAX {
+        queue.count(Cost::ONE);
+    }
+    assert_eq!(queue.mean_cost_milli(), 1_000);
+    queue.count(cost(900));
+    assert_eq!(queue.mean_cost_milli(), (ONES_MAX + 900) * 1_000 / (ONES_MAX + 1));
+    // From now on each is counted.
+    queue.count(Cost::ONE);
+    assert_eq!(queue.mean_cost_milli(), (ONES_MAX + 901) * 1_000 / (ONES_MAX + 2));
 }
 
 #[test]
