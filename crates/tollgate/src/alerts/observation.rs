@@ -99,7 +99,7 @@ impl Observer {
         }
         // A minute without a measurement has no counts.
         let total = totals.values.last().copied().flatten()?;
-        Some((newest, minute_counts(gate, newest, check_counts(&total.counts))))
+        Some((newest, minute_counts(gate, newest, total_counts(&total.counts))))
     }
 
     /// Checks and errors of the last minute.
@@ -121,6 +121,14 @@ impl Observer {
             now.checks.saturating_sub(before.checks),
             now.errors.saturating_sub(before.errors),
         )
+    }
+}
+
+/// The checks of all rules. A shadow denial is an allowed check, and is counted once per rule.
+fn total_counts(counts: &StepCounts) -> CheckCounts {
+    CheckCounts {
+        checks: u64::from(counts.allowed) + u64::from(counts.denied),
+        denials: counts.denied.into(),
     }
 }
 
@@ -165,4 +173,22 @@ fn top_subjects(gate: &Gate, minute: u64) -> HashMap<RuleName, Vec<(Arc<SubjectV
     rules
         .map(|part| (part.name, part.rows.into_iter().filter_map(subject).collect()))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shadow_denials_are_no_further_checks_in_total() {
+        let counts = StepCounts {
+            allowed: 7,
+            denied: 2,
+            shadow_denied: 21,
+        };
+        let total = CheckCounts { checks: 9, denials: 2 };
+        assert_eq!(total_counts(&counts), total);
+        // Of a rule, those that its shadow mode allowed are not among the allowed ones.
+        assert_eq!(check_counts(&counts).checks, 30);
+    }
 }

@@ -320,7 +320,9 @@ impl RecentCount {
         }
         let second = now.get() / 1_000_000;
         if self.known.load(Ordering::Relaxed) < COMPLETIONS_MIN {
-            let _ = self.first.compare_exchange(0, second + 1, Ordering::Relaxed, Ordering::Relaxed);
+            let _ = self
+                .first
+                .compare_exchange(0, second + 1, Ordering::Relaxed, Ordering::Relaxed);
             self.known.fetch_add(units, Ordering::Relaxed);
         }
         let index = usize::try_from(second % COUNT_SLOTS as u64).unwrap_or(0);
