@@ -180,7 +180,6 @@ impl AlertKind {
                 | Self::SubjectJump
                 | Self::StoreSlow
                 | Self::Errors
-                | Self::RulesStale
                 | Self::RulesDiffer
         )
     }

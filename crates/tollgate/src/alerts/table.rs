@@ -206,6 +206,15 @@ mod tests {
     }
 
     #[test]
+    fn rules_that_do_not_arrive_are_told_while_the_store_is_unavailable() {
+        let mut table = AlertTable::default();
+        let store = reading(AlertKind::StoreUnavailable, None, AlertLevel::Firing);
+        let stale = reading(AlertKind::RulesStale, None, AlertLevel::Firing);
+        table.update(DetectorKind::Thresholds, vec![store, stale], 0);
+        assert!(table.active().all(|alert| !table.is_explained(alert, 0)));
+    }
+
+    #[test]
     fn it_is_bounded() {
         let mut table = AlertTable::default();
         for round in 0..3 {
