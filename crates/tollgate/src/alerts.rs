@@ -242,6 +242,7 @@ impl Alerts {
         let outbox = outboxes.find(|outbox| outbox.webhook().name == name)?;
         let message = AlertMessage {
             alerts: Vec::new(),
+            left_out: 0,
             is_digest: false,
         };
         let envelope = Envelope {

@@ -4,7 +4,8 @@
 //! readable: an alert that flaps has [`CHANGES_PER_ALERT`] changes sent per hour, a webhook so many messages as configured, and what
 //! could not be sent then comes as one digest.
 
-use super::model::{Alert, AlertKey, AlertState};
+use super::model::{Alert, AlertKey, AlertSeverity, AlertState};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -35,8 +36,10 @@ pub struct NotifyPace {
 /// One message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct AlertMessage {
-    /// Its alerts, firing and resolved.
+    /// Its alerts, firing and resolved, the most severe first.
     pub alerts: Vec<Alert>,
+    /// The number of alerts that are left for the next message.
+    pub left_out: usize,
     /// True if it stands for the messages that were held back because there were too many.
     pub is_digest: bool,
 }
@@ -62,6 +65,8 @@ impl Default for NotifyPace {
 }
 
 const HOUR_MS: u64 = 3_600_000;
+/// Alerts in one message; the others are in the next one.
+pub(super) const ALERTS_MAX: usize = 100;
 /// Changes of one alert that are sent in an hour: it fired, it resolved, it fires again. What happens then is sent when the hour is
 /// over.
 const CHANGES_PER_ALERT: usize = 3;
@@ -125,6 +130,9 @@ impl Notifier {
         }
         self.changed_at = None;
         self.messages.push_back(now);
+        alerts.sort_by_key(|alert| urgency(alert));
+        let left_out = alerts.len().saturating_sub(ALERTS_MAX);
+        alerts.truncate(ALERTS_MAX);
         for alert in &alerts {
             let sent = self.sent.entry(alert.key.clone()).or_default();
             let is_firing = alert.state == AlertState::Firing;
@@ -135,7 +143,11 @@ impl Notifier {
             sent.last = now;
         }
         let is_digest = std::mem::take(&mut self.is_limited);
-        Some(AlertMessage { alerts, is_digest })
+        Some(AlertMessage {
+            alerts,
+            left_out,
+            is_digest,
+        })
     }
 
     /// Drops times that are an hour old, and alerts that were sent as resolved and have none.
@@ -162,6 +174,13 @@ impl SentAlert {
         let recent = self.changes.iter().filter(|&&time| now < time.saturating_add(HOUR_MS));
         recent.count() < CHANGES_PER_ALERT
     }
+}
+
+/// The place of an alert in a message: anomalies, which may be many, after all others.
+fn urgency(alert: &Alert) -> (Reverse<AlertSeverity>, bool, bool) {
+    let kind = alert.key.kind;
+    let is_over = alert.state == AlertState::Resolved;
+    (Reverse(kind.severity()), kind.is_anomaly(), is_over)
 }
 
 fn millis(duration: Duration) -> u64 {
@@ -230,6 +249,55 @@ mod tests {
         assert_eq!(site.at(40 * SECOND, &["b", "c"]), None);
         assert_eq!(site.at(70 * SECOND, &["b", "c"]).as_deref(), Some("+c -a"));
         assert_eq!(site.at(75 * SECOND, &["b", "c"]), None);
+    }
+
+    #[test]
+    fn a_storm_comes_in_several_messages_and_the_critical_alert_first() {
+        let reading = |kind, rule: Option<String>| Reading {
+            key: AlertKey::with_rule(
+                kind,
+                rule.map(|rule| AlertRule {
+                    domain: "default".into(),
+                    rule: rule.into(),
+                }),
+            ),
+            level: AlertLevel::Firing,
+            value: 1,
+            baseline: 0,
+            summary: String::new(),
+        };
+        let mut table = AlertTable::default();
+        let mut notifier = Notifier::new(NotifyPace::default());
+        let jumps = |count| (0..count).map(|rule| reading(AlertKind::ChecksJump, Some(format!("r{rule}"))));
+        let mut sent = Vec::new();
+        for tick in 0..120 {
+            let now = tick * 5 * SECOND;
+            // All begin at once, and end after five minutes.
+            let (rules, states) = match now < 5 * MINUTE {
+                true => (
+                    130,
+                    vec![reading(AlertKind::Drift, None), reading(AlertKind::ControlForked, None)],
+                ),
+                false => (0, Vec::new()),
+            };
+            table.update(DetectorKind::Anomalies, jumps(rules).collect(), now);
+            table.update(DetectorKind::Thresholds, states, now);
+            let firing: Vec<&Alert> = table.active().collect();
+            let resolved = |key: &AlertKey| table.last_resolved(key).filter(|_| firing.is_empty());
+            if let Some(message) = notifier.due(now, &firing, resolved) {
+                let kinds = message.alerts.iter().take(3).map(|alert| alert.key.kind.name());
+                sent.push((message.alerts.len(), message.left_out, kinds.collect::<Vec<_>>()));
+            }
+        }
+        let worst = vec!["control_forked", "drift", "checks_jump"];
+        let others = vec!["checks_jump"; 3];
+        let expected = [
+            (100, 32, worst.clone()),
+            (32, 0, others.clone()),
+            (100, 32, worst),
+            (32, 0, others),
+        ];
+        assert_eq!(sent, expected);
     }
 
     #[test]
