@@ -6,6 +6,7 @@
 mod anomalies;
 mod baseline;
 mod conditions;
+mod engine;
 mod hysteresis;
 mod model;
 mod notifier;
@@ -21,10 +22,10 @@ pub use model::{Alert, AlertKey, AlertKind, AlertRule, AlertSeverity, AlertState
 pub use notifier::NotifyPace;
 pub use webhook::{Delivery, Webhook, WebhookSecret, WebhookUrl};
 
-use self::notifier::{AlertMessage, Notifier};
+use self::engine::AlertEngine;
+use self::notifier::AlertMessage;
 use self::observation::Observer;
-use self::table::{AlertTable, DetectorKind};
-use self::thresholds::{AlertCondition, TICK_SECONDS, ThresholdDetector};
+use self::thresholds::{AlertCondition, TICK_SECONDS};
 use self::webhook::{Envelope, Outbox, render};
 use crate::config::{AlertSettings, SubjectDisplay};
 use crate::control::database::{StoredSilence, now_ms};
@@ -33,7 +34,6 @@ use crate::control::{Control, ControlResult};
 use crate::server::gate::Gate;
 use crate::server::telemetry::AlertMetrics;
 use futures_util::future::{join, join_all};
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::broadcast;
@@ -84,23 +84,9 @@ struct AlertParts {
     control: Control,
     options: AlertOptions,
     outboxes: Vec<Arc<Outbox>>,
-    state: Mutex<EngineState>,
+    state: Mutex<AlertEngine>,
     /// States of alerts as they change.
     changes: broadcast::Sender<Arc<ListedAlert>>,
-}
-
-#[derive(Debug, Default)]
-struct EngineState {
-    anomalies: AnomalyDetector,
-    thresholds: ThresholdDetector,
-    table: AlertTable,
-    /// One for each webhook.
-    notifiers: Vec<Notifier>,
-    silences: Vec<Silence>,
-    /// The number of the last message.
-    messages: u64,
-    /// The states that were passed on last, by id.
-    published: BTreeMap<String, AlertState>,
 }
 
 /// The lease of the control service that sends messages.
@@ -118,10 +104,7 @@ impl Alerts {
         let outboxes: Vec<Arc<Outbox>> = webhooks
             .map(|webhook| Arc::new(Outbox::new(webhook.clone(), Arc::clone(metrics))))
             .collect();
-        let state = EngineState {
-            notifiers: vec![Notifier::new(options.settings.pace); outboxes.len()],
-            ..EngineState::default()
-        };
+        let state = AlertEngine::new(options.settings.pace, outboxes.len());
         Self {
             parts: Arc::new(AlertParts {
                 gate,
@@ -169,13 +152,13 @@ impl Alerts {
             let parsed = stored
                 .iter()
                 .filter_map(|silence| serde_json::from_str(&silence.body).ok());
-            self.parts.state().silences = parsed.collect();
+            self.parts.state().set_silences(parsed.collect());
         }
     }
 
     /// Puts the messages that are due into the outboxes.
     async fn send_due(&self, now: u64) {
-        let due = self.parts.due(now);
+        let due = self.parts.state().due(now);
         if due.is_empty() {
             return;
         }
@@ -207,10 +190,7 @@ impl Alerts {
     pub fn list(&self) -> Vec<ListedAlert> {
         let now = now_ms();
         let state = self.parts.state();
-        let mut active: Vec<&Alert> = state.table.active().collect();
-        active.sort_by(|one, other| (other.since, &other.id).cmp(&(one.since, &one.id)));
-        let alerts = active.into_iter().chain(state.table.resolved());
-        alerts.map(|alert| state.listed(alert, now)).collect()
+        state.list(now)
     }
 
     /// The states of alerts as they change.
@@ -255,9 +235,7 @@ impl Alerts {
     /// The silences that have not ended.
     pub fn silences(&self) -> Vec<Silence> {
         let now = now_ms();
-        let state = self.parts.state();
-        let lasting = state.silences.iter().filter(|silence| now < silence.until);
-        lasting.cloned().collect()
+        self.parts.state().silences(now)
     }
 
     /// Adds a silence, for all control services.
@@ -289,95 +267,19 @@ impl Alerts {
 }
 
 impl AlertParts {
-    fn state(&self) -> MutexGuard<'_, EngineState> {
+    fn state(&self) -> MutexGuard<'_, AlertEngine> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the conditions of a tick, and the counts of a minute that has ended.
     fn take(&self, conditions: &[AlertCondition], minute: Option<(u64, MinuteCounts)>, now: u64) {
         let mut state = self.state();
-        if let Some((minute, counts)) = minute {
-            let readings = state.anomalies.minute(minute, &counts);
-            state.table.update(DetectorKind::Anomalies, readings, now);
-        }
-        let readings = state.thresholds.tick(conditions);
-        state.table.update(DetectorKind::Thresholds, readings, now);
+        state.take(conditions, minute, now);
         let metrics = &self.gate.metrics().alerts;
-        metrics.firing.set(state.table.firing() as u64);
+        metrics.firing.set(state.firing() as u64);
         for change in state.changed(now) {
             // Without a listener nobody misses it.
             let _ = self.changes.send(Arc::new(change));
         }
-    }
-
-    /// The messages that are due: the index of the webhook, the number of the message, the message.
-    fn due(&self, now: u64) -> Vec<(usize, u64, AlertMessage)> {
-        let mut state = self.state();
-        let mut notifiers = std::mem::take(&mut state.notifiers);
-        let mut due = Vec::new();
-        for (index, notifier) in notifiers.iter_mut().enumerate() {
-            let is_sent = |alert: &&Alert| state.is_sent(alert, now);
-            let firing: Vec<&Alert> = state
-                .table
-                .active()
-                .filter(|alert| alert.state == AlertState::Firing)
-                .filter(is_sent)
-                .collect();
-            let is_active = |key: &AlertKey| {
-                state
-                    .table
-                    .active()
-                    .any(|alert| alert.key == *key && alert.state == AlertState::Firing)
-            };
-            let resolved = |key: &AlertKey| state.table.last_resolved(key).filter(|_| !is_active(key));
-            if let Some(message) = notifier.due(now, &firing, resolved) {
-                due.push((index, message));
-            }
-        }
-        state.notifiers = notifiers;
-        let number = |state: &mut EngineState| {
-            state.messages += 1;
-            state.messages
-        };
-        due.into_iter()
-            .map(|(index, message)| (index, number(&mut state), message))
-            .collect()
-    }
-}
-
-impl EngineState {
-    fn silenced_until(&self, key: &AlertKey, now: u64) -> Option<u64> {
-        let covering = self.silences.iter().filter(|silence| silence.covers(key, now));
-        covering.map(|silence| silence.until).max()
-    }
-
-    /// True if messages about an alert are sent.
-    fn is_sent(&self, alert: &Alert, now: u64) -> bool {
-        self.silenced_until(&alert.key, now).is_none() && !self.table.is_explained(alert, now)
-    }
-
-    fn listed(&self, alert: &Alert, now: u64) -> ListedAlert {
-        ListedAlert {
-            silenced_until: self.silenced_until(&alert.key, now),
-            is_explained: alert.state != AlertState::Resolved && self.table.is_explained(alert, now),
-            alert: alert.clone(),
-        }
-    }
-
-    /// The alerts whose state is not the one that was passed on last.
-    fn changed(&mut self, now: u64) -> Vec<ListedAlert> {
-        let mut changed = Vec::new();
-        let mut published = BTreeMap::new();
-        let resolved = self.table.resolved().take_while(|alert| alert.resolved_at == Some(now));
-        for alert in self.table.active().chain(resolved) {
-            if self.published.get(&alert.id) != Some(&alert.state) {
-                changed.push(self.listed(alert, now));
-            }
-            if alert.state != AlertState::Resolved {
-                published.insert(alert.id.clone(), alert.state);
-            }
-        }
-        self.published = published;
-        changed
     }
 }

@@ -83,6 +83,11 @@ impl AlertTable {
         });
     }
 
+    /// The active alert of a key.
+    pub(super) fn get(&self, key: &AlertKey) -> Option<&Alert> {
+        self.active.get(key)
+    }
+
     /// Pending and firing alerts.
     pub(super) fn active(&self) -> impl Iterator<Item = &Alert> {
         self.active.values()

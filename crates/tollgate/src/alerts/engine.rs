@@ -1,0 +1,131 @@
+//! The state of alerts: what detectors found, the table that is shown, and the messages of each webhook.
+
+use super::ListedAlert;
+use super::anomalies::{AnomalyDetector, MinuteCounts};
+use super::model::{Alert, AlertKey, AlertState, Silence};
+use super::notifier::{AlertMessage, Notifier, NotifyPace};
+use super::table::{AlertTable, DetectorKind};
+use super::thresholds::{AlertCondition, ThresholdDetector};
+use std::collections::BTreeMap;
+
+/// Detectors, alerts, silences, and what webhooks were sent. Time is an argument: Unix time in milliseconds.
+#[derive(Debug, Default)]
+pub(super) struct AlertEngine {
+    anomalies: AnomalyDetector,
+    thresholds: ThresholdDetector,
+    table: AlertTable,
+    /// One for each webhook.
+    notifiers: Vec<Notifier>,
+    silences: Vec<Silence>,
+    /// The number of the last message.
+    messages: u64,
+    /// The states that were passed on last, by id.
+    published: BTreeMap<String, AlertState>,
+}
+
+impl AlertEngine {
+    /// One that has seen nothing, for so many webhooks.
+    pub(super) fn new(pace: NotifyPace, webhooks: usize) -> Self {
+        Self {
+            notifiers: vec![Notifier::new(pace); webhooks],
+            ..Self::default()
+        }
+    }
+
+    /// Takes the conditions of a tick, and the counts of a minute that has ended.
+    pub(super) fn take(&mut self, conditions: &[AlertCondition], minute: Option<(u64, MinuteCounts)>, now: u64) {
+        if let Some((minute, counts)) = minute {
+            let readings = self.anomalies.minute(minute, &counts);
+            self.table.update(DetectorKind::Anomalies, readings, now);
+        }
+        let readings = self.thresholds.tick(conditions);
+        self.table.update(DetectorKind::Thresholds, readings, now);
+    }
+
+    /// The number of alerts that fire.
+    pub(super) fn firing(&self) -> usize {
+        self.table.firing()
+    }
+
+    /// All alerts: active ones, then resolved ones, each the newest first.
+    pub(super) fn list(&self, now: u64) -> Vec<ListedAlert> {
+        let mut active: Vec<&Alert> = self.table.active().collect();
+        active.sort_by(|one, other| (other.since, &other.id).cmp(&(one.since, &one.id)));
+        let alerts = active.into_iter().chain(self.table.resolved());
+        alerts.map(|alert| self.listed(alert, now)).collect()
+    }
+
+    /// Replaces the silences.
+    pub(super) fn set_silences(&mut self, silences: Vec<Silence>) {
+        self.silences = silences;
+    }
+
+    /// The silences that have not ended.
+    pub(super) fn silences(&self, now: u64) -> Vec<Silence> {
+        let lasting = self.silences.iter().filter(|silence| now < silence.until);
+        lasting.cloned().collect()
+    }
+
+    /// The messages that are due: the index of the webhook, the number of the message, the message.
+    pub(super) fn due(&mut self, now: u64) -> Vec<(usize, u64, AlertMessage)> {
+        let mut notifiers = std::mem::take(&mut self.notifiers);
+        let firing = self.table.active().filter(|alert| alert.state == AlertState::Firing);
+        let firing: Vec<&Alert> = firing.filter(|alert| self.is_sent(alert, now)).collect();
+        let mut due = Vec::new();
+        for (index, notifier) in notifiers.iter_mut().enumerate() {
+            if let Some(message) = notifier.due(now, &firing, |key| self.resolved(key)) {
+                due.push((index, message));
+            }
+        }
+        self.notifiers = notifiers;
+        let numbers = self.messages + 1..;
+        self.messages += due.len() as u64;
+        due.into_iter()
+            .zip(numbers)
+            .map(|((index, message), number)| (index, number, message))
+            .collect()
+    }
+
+    fn resolved(&self, key: &AlertKey) -> Option<&Alert> {
+        let is_firing = self
+            .table
+            .get(key)
+            .is_some_and(|alert| alert.state == AlertState::Firing);
+        self.table.last_resolved(key).filter(|_| !is_firing)
+    }
+
+    fn silenced_until(&self, key: &AlertKey, now: u64) -> Option<u64> {
+        let covering = self.silences.iter().filter(|silence| silence.covers(key, now));
+        covering.map(|silence| silence.until).max()
+    }
+
+    /// True if messages about an alert are sent.
+    fn is_sent(&self, alert: &Alert, now: u64) -> bool {
+        self.silenced_until(&alert.key, now).is_none() && !self.table.is_explained(alert, now)
+    }
+
+    fn listed(&self, alert: &Alert, now: u64) -> ListedAlert {
+        ListedAlert {
+            silenced_until: self.silenced_until(&alert.key, now),
+            is_explained: alert.state != AlertState::Resolved && self.table.is_explained(alert, now),
+            alert: alert.clone(),
+        }
+    }
+
+    /// The alerts whose state is not the one that was passed on last.
+    pub(super) fn changed(&mut self, now: u64) -> Vec<ListedAlert> {
+        let mut changed = Vec::new();
+        let mut published = BTreeMap::new();
+        let resolved = self.table.resolved().take_while(|alert| alert.resolved_at == Some(now));
+        for alert in self.table.active().chain(resolved) {
+            if self.published.get(&alert.id) != Some(&alert.state) {
+                changed.push(self.listed(alert, now));
+            }
+            if alert.state != AlertState::Resolved {
+                published.insert(alert.id.clone(), alert.state);
+            }
+        }
+        self.published = published;
+        changed
+    }
+}
