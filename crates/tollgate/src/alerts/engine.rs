@@ -73,7 +73,7 @@ impl AlertEngine {
         let firing: Vec<&Alert> = firing.filter(|alert| self.is_sent(alert, now)).collect();
         let mut due = Vec::new();
         for (index, notifier) in notifiers.iter_mut().enumerate() {
-            if let Some(message) = notifier.due(now, &firing, |key| self.resolved(key)) {
+            if let Some(message) = notifier.due(now, &firing, |key| self.resolved(key, now)) {
                 due.push((index, message));
             }
         }
@@ -86,12 +86,14 @@ impl AlertEngine {
             .collect()
     }
 
-    fn resolved(&self, key: &AlertKey) -> Option<&Alert> {
+    /// The resolved alert of a key, unless it fires again, is silenced, or is explained by another one.
+    fn resolved(&self, key: &AlertKey, now: u64) -> Option<&Alert> {
         let is_firing = self
             .table
             .get(key)
             .is_some_and(|alert| alert.state == AlertState::Firing);
-        self.table.last_resolved(key).filter(|_| !is_firing)
+        let resolved = self.table.last_resolved(key).filter(|_| !is_firing);
+        resolved.filter(|alert| self.is_sent(alert, now))
     }
 
     fn silenced_until(&self, key: &AlertKey, now: u64) -> Option<u64> {
@@ -127,5 +129,75 @@ impl AlertEngine {
         }
         self.published = published;
         changed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alerts::model::AlertKind;
+
+    const SECOND: u64 = 1_000;
+
+    fn condition(kind: AlertKind) -> AlertCondition {
+        AlertCondition {
+            kind,
+            summary: String::new(),
+            value: 1,
+            threshold: 0,
+        }
+    }
+
+    /// An engine with one webhook, and the messages of it as `+kind` and `-kind`.
+    struct Site {
+        engine: AlertEngine,
+        now: u64,
+        sent: Vec<String>,
+    }
+
+    impl Site {
+        fn new() -> Self {
+            Self {
+                engine: AlertEngine::new(NotifyPace::default(), 1),
+                now: 1_700_000_000_000,
+                sent: Vec::new(),
+            }
+        }
+
+        /// Two minutes in which these conditions hold.
+        fn go_on(&mut self, conditions: &[AlertCondition]) -> &[String] {
+            self.sent.clear();
+            for _ in 0..24 {
+                self.now += 5 * SECOND;
+                self.engine.take(conditions, None, self.now);
+                for (_, _, message) in self.engine.due(self.now) {
+                    let alerts = message.alerts.iter().map(|alert| {
+                        let sign = if alert.state == AlertState::Firing { "+" } else { "-" };
+                        format!("{sign}{}", alert.key.kind.name())
+                    });
+                    self.sent.push(alerts.collect::<Vec<_>>().join(" "));
+                }
+            }
+            &self.sent
+        }
+    }
+
+    #[test]
+    fn a_silence_holds_back_the_end_too() {
+        let mut site = Site::new();
+        assert_eq!(site.go_on(&[condition(AlertKind::Drift)]), ["+drift"]);
+        site.engine.set_silences(vec![Silence {
+            id: "1".into(),
+            kind: Some(AlertKind::Drift),
+            domain: None,
+            rule: None,
+            subject: None,
+            until: site.now + 240 * SECOND,
+            reason: String::new(),
+            actor: String::new(),
+        }]);
+        assert!(site.go_on(&[]).is_empty());
+        site.go_on(&[]);
+        assert_eq!(site.go_on(&[]), ["-drift"]);
     }
 }
