@@ -3,7 +3,7 @@
 use super::ListedAlert;
 use super::anomalies::{AnomalyDetector, MinuteCounts};
 use super::model::{Alert, AlertKey, AlertState, Silence};
-use super::notifier::{AlertMessage, Notifier, NotifyPace};
+use super::notifier::{AlertEnd, AlertMessage, Notifier, NotifyPace};
 use super::table::{AlertTable, DetectorKind};
 use super::thresholds::{AlertCondition, ThresholdDetector};
 use std::collections::BTreeMap;
@@ -73,7 +73,7 @@ impl AlertEngine {
         let firing: Vec<&Alert> = firing.filter(|alert| self.is_sent(alert, now)).collect();
         let mut due = Vec::new();
         for (index, notifier) in notifiers.iter_mut().enumerate() {
-            if let Some(message) = notifier.due(now, &firing, |key| self.resolved(key, now)) {
+            if let Some(message) = notifier.due(now, &firing, |key| self.end(key, now)) {
                 due.push((index, message));
             }
         }
@@ -86,14 +86,18 @@ impl AlertEngine {
             .collect()
     }
 
-    /// The resolved alert of a key, unless it fires again, is silenced, or is explained by another one.
-    fn resolved(&self, key: &AlertKey, now: u64) -> Option<&Alert> {
+    /// The end of an alert that a webhook was sent as firing.
+    fn end(&self, key: &AlertKey, now: u64) -> AlertEnd<'_> {
         let is_firing = self
             .table
             .get(key)
             .is_some_and(|alert| alert.state == AlertState::Firing);
-        let resolved = self.table.last_resolved(key).filter(|_| !is_firing);
-        resolved.filter(|alert| self.is_sent(alert, now))
+        match self.table.last_resolved(key) {
+            _ if is_firing || self.silenced_until(key, now).is_some() => AlertEnd::HeldBack,
+            Some(alert) if self.is_sent(alert, now) => AlertEnd::Resolved(alert),
+            Some(_) => AlertEnd::HeldBack,
+            None => AlertEnd::Forgotten(now),
+        }
     }
 
     fn silenced_until(&self, key: &AlertKey, now: u64) -> Option<u64> {

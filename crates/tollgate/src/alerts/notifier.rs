@@ -44,10 +44,23 @@ pub(super) struct AlertMessage {
     pub is_digest: bool,
 }
 
+/// The end of an alert that was sent as firing.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum AlertEnd<'a> {
+    /// It is resolved.
+    Resolved(&'a Alert),
+    /// It goes on, or it is held back by a silence, or by another alert that explains it.
+    HeldBack,
+    /// It ended before this Unix time in milliseconds, and nothing more is known of it.
+    Forgotten(u64),
+}
+
 /// The messages about one alert.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct SentAlert {
     is_firing: bool,
+    /// It as it was sent last.
+    alert: Alert,
     /// The time of the last message: a repetition counts from it.
     last: u64,
     /// Times of the messages of the last hour that said that it fires or is resolved. Repetitions are not among them.
@@ -67,6 +80,8 @@ impl Default for NotifyPace {
 const HOUR_MS: u64 = 3_600_000;
 /// Alerts in one message; the others are in the next one.
 pub(super) const ALERTS_MAX: usize = 100;
+/// Alerts whose messages are known. Of firing ones there are fewer: each is active, or is soon sent as resolved.
+const SENT_MAX: usize = 5_000;
 /// Changes of one alert that are sent in an hour: it fired, it resolved, it fires again. What happens then is sent when the hour is
 /// over.
 const CHANGES_PER_ALERT: usize = 3;
@@ -85,13 +100,12 @@ impl Notifier {
 
     /// Returns the message that is due, and counts it as sent.
     ///
-    /// `firing` are the alerts that fire and are to be sent; `resolved` returns the alert of a key that was sent as firing and resolved,
-    /// and none while it is held back by a silence, or by another alert that explains it.
+    /// `firing` are the alerts that fire and are to be sent; `end` is asked about the others that were sent as firing.
     pub(super) fn due<'a>(
         &mut self,
         now: u64,
         firing: &[&'a Alert],
-        resolved: impl Fn(&AlertKey) -> Option<&'a Alert>,
+        end: impl Fn(&AlertKey) -> AlertEnd<'a>,
     ) -> Option<AlertMessage> {
         let mut alerts: Vec<Alert> = Vec::new();
         let mut is_change = false;
@@ -106,14 +120,20 @@ impl Notifier {
         }
         for (key, sent) in &self.sent {
             let is_still_firing = firing.iter().any(|alert| alert.key == *key);
-            if sent.is_firing
-                && !is_still_firing
-                && sent.may_change(now)
-                && let Some(alert) = resolved(key)
-            {
-                is_change = true;
-                alerts.push(alert.clone());
+            if !sent.is_firing || is_still_firing || !sent.may_change(now) {
+                continue;
             }
+            let resolved = match end(key) {
+                AlertEnd::HeldBack => continue,
+                AlertEnd::Resolved(alert) => alert.clone(),
+                AlertEnd::Forgotten(at) => Alert {
+                    state: AlertState::Resolved,
+                    resolved_at: Some(at),
+                    ..sent.alert.clone()
+                },
+            };
+            is_change = true;
+            alerts.push(resolved);
         }
         self.forget(now);
         if !is_change {
@@ -134,8 +154,15 @@ impl Notifier {
         let left_out = alerts.len().saturating_sub(ALERTS_MAX);
         alerts.truncate(ALERTS_MAX);
         for alert in &alerts {
-            let sent = self.sent.entry(alert.key.clone()).or_default();
             let is_firing = alert.state == AlertState::Firing;
+            let sent = self.sent.entry(alert.key.clone());
+            let sent = sent.or_insert_with(|| SentAlert {
+                is_firing: false,
+                alert: alert.clone(),
+                last: now,
+                changes: VecDeque::new(),
+            });
+            sent.alert = alert.clone();
             if sent.is_firing != is_firing {
                 sent.changes.push_back(now);
             }
@@ -162,6 +189,10 @@ impl Notifier {
             }
             sent.is_firing || !sent.changes.is_empty()
         });
+        if self.sent.len() > SENT_MAX {
+            // Those that are resolved only bound how often they are sent again.
+            self.sent.retain(|_, sent| sent.is_firing);
+        }
     }
 }
 
@@ -195,6 +226,24 @@ mod tests {
     use crate::alerts::table::{AlertTable, DetectorKind};
     use crate::alerts::thresholds::{AlertCondition, TICK_SECONDS, ThresholdDetector};
 
+    fn key(rule: &str) -> AlertKey {
+        AlertKey::with_rule(
+            AlertKind::DenialsJump,
+            Some(AlertRule {
+                domain: "default".into(),
+                rule: rule.into(),
+            }),
+        )
+    }
+
+    fn end<'a>(table: &'a AlertTable, key: &AlertKey) -> AlertEnd<'a> {
+        match (table.get(key), table.last_resolved(key)) {
+            (Some(alert), _) if alert.state == AlertState::Firing => AlertEnd::HeldBack,
+            (_, Some(alert)) => AlertEnd::Resolved(alert),
+            (_, None) => AlertEnd::Forgotten(0),
+        }
+    }
+
     const SECOND: u64 = 1_000;
     const MINUTE: u64 = 60 * SECOND;
 
@@ -215,13 +264,7 @@ mod tests {
         /// The message at a time at which these rules have an alert, as letters: `+a` fires, `-a` is resolved.
         fn at(&mut self, now: u64, rules: &[&str]) -> Option<String> {
             let readings = rules.iter().map(|rule| Reading {
-                key: AlertKey::with_rule(
-                    AlertKind::DenialsJump,
-                    Some(AlertRule {
-                        domain: "default".into(),
-                        rule: (*rule).into(),
-                    }),
-                ),
+                key: key(rule),
                 level: AlertLevel::Firing,
                 value: 1,
                 baseline: 0,
@@ -229,7 +272,7 @@ mod tests {
             });
             self.table.update(DetectorKind::Anomalies, readings.collect(), now);
             let firing: Vec<&Alert> = self.table.active().collect();
-            let message = self.notifier.due(now, &firing, |key| self.table.last_resolved(key))?;
+            let message = self.notifier.due(now, &firing, |key| end(&self.table, key))?;
             let alerts = message.alerts.iter().map(|alert| {
                 let sign = if alert.state == AlertState::Firing { '+' } else { '-' };
                 format!("{sign}{}", alert.key.rule.as_ref().map_or("", |name| &name.rule))
@@ -283,8 +326,7 @@ mod tests {
             table.update(DetectorKind::Anomalies, jumps(rules).collect(), now);
             table.update(DetectorKind::Thresholds, states, now);
             let firing: Vec<&Alert> = table.active().collect();
-            let resolved = |key: &AlertKey| table.last_resolved(key).filter(|_| firing.is_empty());
-            if let Some(message) = notifier.due(now, &firing, resolved) {
+            if let Some(message) = notifier.due(now, &firing, |key| end(&table, key)) {
                 let kinds = message.alerts.iter().take(3).map(|alert| alert.key.kind.name());
                 sent.push((message.alerts.len(), message.left_out, kinds.collect::<Vec<_>>()));
             }
@@ -298,6 +340,26 @@ mod tests {
             (32, 0, others),
         ];
         assert_eq!(sent, expected);
+    }
+
+    #[test]
+    fn the_end_of_an_alert_is_sent_though_five_hundred_others_ended_since() {
+        let mut site = Site::new();
+        let names: Vec<String> = (0..450).map(|number| format!("r{number}")).collect();
+        let others: Vec<&str> = names.iter().map(String::as_str).collect();
+        assert_eq!(site.at(0, &["a"]), None);
+        assert_eq!(site.at(30 * SECOND, &["a"]).as_deref(), Some("+a"));
+        // It ends, and is pushed out of the table before the end could be sent.
+        site.at(35 * SECOND, &others);
+        site.at(40 * SECOND, &[]);
+        site.at(45 * SECOND, &others);
+        site.at(50 * SECOND, &[]);
+        assert!(site.table.last_resolved(&key("a")).is_none());
+        let message = site.at(65 * SECOND, &[]);
+        assert_eq!(message.as_deref(), Some("-a"));
+        // Nothing of it stays behind.
+        site.at(2 * 60 * MINUTE, &[]);
+        assert!(site.notifier.sent.is_empty());
     }
 
     #[test]
@@ -399,8 +461,7 @@ mod tests {
                 table.update(DetectorKind::Thresholds, detector.tick(&conditions), now);
                 let firing = table.active().filter(|alert| alert.state == AlertState::Firing);
                 let firing: Vec<&Alert> = firing.collect();
-                let resolved = |key: &AlertKey| table.last_resolved(key).filter(|_| firing.is_empty());
-                if notifier.due(now, &firing, resolved).is_some() {
+                if notifier.due(now, &firing, |key| end(&table, key)).is_some() {
                     messages.push(second);
                 }
             }
