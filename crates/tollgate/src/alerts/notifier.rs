@@ -18,8 +18,10 @@ pub(super) struct Notifier {
     changed_at: Option<u64>,
     /// Times of the messages of the last hour.
     messages: VecDeque<u64>,
-    /// True while messages were held back because there were too many.
+    /// True while messages are held back because there were too many.
     is_limited: bool,
+    /// Alerts that would have been sent as firing meanwhile.
+    missed: BTreeMap<AlertKey, Alert>,
 }
 
 /// The pace of messages.
@@ -82,6 +84,8 @@ const HOUR_MS: u64 = 3_600_000;
 pub(super) const ALERTS_MAX: usize = 100;
 /// Alerts whose messages are known. Of firing ones there are fewer: each is active, or is soon sent as resolved.
 const SENT_MAX: usize = 5_000;
+/// Alerts that are kept for a digest.
+const MISSED_MAX: usize = 500;
 /// Changes of one alert that are sent in an hour: it fired, it resolved, it fires again. What happens then is sent when the hour is
 /// over.
 const CHANGES_PER_ALERT: usize = 3;
@@ -95,6 +99,7 @@ impl Notifier {
             changed_at: None,
             messages: VecDeque::new(),
             is_limited: false,
+            missed: BTreeMap::new(),
         }
     }
 
@@ -126,17 +131,30 @@ impl Notifier {
             let resolved = match end(key) {
                 AlertEnd::HeldBack => continue,
                 AlertEnd::Resolved(alert) => alert.clone(),
-                AlertEnd::Forgotten(at) => Alert {
-                    state: AlertState::Resolved,
-                    resolved_at: Some(at),
-                    ..sent.alert.clone()
-                },
+                AlertEnd::Forgotten(at) => resolved_at(&sent.alert, at),
             };
             is_change = true;
             alerts.push(resolved);
         }
+        // What fired and ended while messages were held back is in the digest.
+        self.missed.retain(|key, missed| {
+            if firing.iter().any(|alert| alert.key == *key) {
+                return true;
+            }
+            let ended = match end(key) {
+                AlertEnd::HeldBack => return false,
+                AlertEnd::Resolved(alert) => alert.clone(),
+                AlertEnd::Forgotten(at) => resolved_at(missed, at),
+            };
+            is_change = true;
+            if alerts.iter().all(|alert| alert.key != *key) {
+                alerts.push(ended);
+            }
+            true
+        });
         self.forget(now);
         if !is_change {
+            self.is_limited = false;
             self.changed_at = None;
             return None;
         }
@@ -146,6 +164,11 @@ impl Notifier {
         }
         if self.messages.len() >= self.pace.max_per_hour as usize {
             self.is_limited = true;
+            for alert in alerts {
+                if alert.state == AlertState::Firing && self.missed.len() < MISSED_MAX {
+                    self.missed.insert(alert.key.clone(), alert);
+                }
+            }
             return None;
         }
         self.changed_at = None;
@@ -154,6 +177,7 @@ impl Notifier {
         let left_out = alerts.len().saturating_sub(ALERTS_MAX);
         alerts.truncate(ALERTS_MAX);
         for alert in &alerts {
+            self.missed.remove(&alert.key);
             let is_firing = alert.state == AlertState::Firing;
             let sent = self.sent.entry(alert.key.clone());
             let sent = sent.or_insert_with(|| SentAlert {
@@ -212,6 +236,14 @@ fn urgency(alert: &Alert) -> (Reverse<AlertSeverity>, bool, bool) {
     let kind = alert.key.kind;
     let is_over = alert.state == AlertState::Resolved;
     (Reverse(kind.severity()), kind.is_anomaly(), is_over)
+}
+
+fn resolved_at(alert: &Alert, at: u64) -> Alert {
+    Alert {
+        state: AlertState::Resolved,
+        resolved_at: Some(at),
+        ..alert.clone()
+    }
 }
 
 fn millis(duration: Duration) -> u64 {
@@ -492,5 +524,53 @@ mod tests {
             "{digest}"
         );
         assert!(rest.len() < 10, "{rest:?}");
+    }
+
+    #[test]
+    fn a_digest_has_what_fired_and_ended_while_messages_were_held_back() {
+        let pace = NotifyPace {
+            max_per_hour: 1,
+            ..NotifyPace::default()
+        };
+        let mut site = Site::new();
+        site.notifier = Notifier::new(pace);
+        let mut messages = Vec::new();
+        for tick in 0..70 * 12 {
+            let now = tick * 5 * SECOND;
+            let rules: &[&str] = match now / MINUTE {
+                0 => &["a"],
+                // Ten minutes of it, and nothing for the rest of the hour.
+                10..20 => &["a", "b"],
+                _ => &["a"],
+            };
+            if let Some(message) = site.at(now, rules) {
+                messages.push((now / MINUTE, message));
+            }
+        }
+        assert_eq!(messages, [(0, "+a".to_owned()), (60, "-b digest".to_owned())]);
+    }
+
+    #[test]
+    fn a_message_after_a_time_without_changes_is_no_digest() {
+        let mut site = Site::new();
+        site.notifier = Notifier::new(NotifyPace {
+            max_per_hour: 1,
+            ..NotifyPace::default()
+        });
+        let mut messages = Vec::new();
+        for tick in 0..90 * 12 {
+            let now = tick * 5 * SECOND;
+            let rules: &[&str] = match now / MINUTE {
+                0..30 => &["a"],
+                // It ended, and fires again before that could be sent.
+                30..35 => &[],
+                35..80 => &["a"],
+                _ => &["a", "b"],
+            };
+            if let Some(message) = site.at(now, rules) {
+                messages.push((now / MINUTE, message));
+            }
+        }
+        assert_eq!(messages, [(0, "+a".to_owned()), (80, "+b".to_owned())]);
     }
 }
