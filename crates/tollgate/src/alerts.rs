@@ -23,7 +23,7 @@ pub use notifier::NotifyPace;
 pub use webhook::{Delivery, Webhook, WebhookSecret, WebhookUrl};
 
 use self::engine::AlertEngine;
-use self::notifier::AlertMessage;
+use self::notifier::{AlertMessage, millis};
 use self::observation::Observer;
 use self::thresholds::{AlertCondition, TICK_SECONDS};
 use self::webhook::{Envelope, Outbox, render};
@@ -37,7 +37,7 @@ use futures_util::future::{join, join_all};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::broadcast;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 /// The alerts of one instance. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -124,6 +124,7 @@ impl Alerts {
     }
 
     async fn watch(&self) {
+        let started = Instant::now();
         let mut observer = Observer::default();
         // None until the database first answers: each one sends till then, as twice is better than never.
         let mut is_holder: Option<bool> = None;
@@ -141,7 +142,7 @@ impl Alerts {
             let conditions = conditions::conditions(&observation.states);
             self.parts.take(&conditions, observation.minute, now);
             if is_holder.unwrap_or(true) {
-                self.send_due(now).await;
+                self.send_due(now, millis(started.elapsed())).await;
             }
         }
     }
@@ -157,8 +158,8 @@ impl Alerts {
     }
 
     /// Puts the messages that are due into the outboxes.
-    async fn send_due(&self, now: u64) {
-        let due = self.parts.state().due(now);
+    async fn send_due(&self, now: u64, elapsed: u64) {
+        let due = self.parts.state().due(now, elapsed);
         if due.is_empty() {
             return;
         }

@@ -66,14 +66,15 @@ impl AlertEngine {
         lasting.cloned().collect()
     }
 
-    /// The messages that are due: the index of the webhook, the number of the message, the message.
-    pub(super) fn due(&mut self, now: u64) -> Vec<(usize, u64, AlertMessage)> {
+    /// The messages that are due: the index of the webhook, the number of the message, the message. `elapsed` is the time since the
+    /// start in milliseconds, by which messages are paced.
+    pub(super) fn due(&mut self, now: u64, elapsed: u64) -> Vec<(usize, u64, AlertMessage)> {
         let mut notifiers = std::mem::take(&mut self.notifiers);
         let firing = self.table.active().filter(|alert| alert.state == AlertState::Firing);
         let firing: Vec<&Alert> = firing.filter(|alert| self.is_sent(alert, now)).collect();
         let mut due = Vec::new();
         for (index, notifier) in notifiers.iter_mut().enumerate() {
-            if let Some(message) = notifier.due(now, &firing, |key| self.end(key, now)) {
+            if let Some(message) = notifier.due(elapsed, &firing, |key| self.end(key, now)) {
                 due.push((index, message));
             }
         }
@@ -156,6 +157,7 @@ mod tests {
     struct Site {
         engine: AlertEngine,
         now: u64,
+        elapsed: u64,
         sent: Vec<String>,
     }
 
@@ -164,6 +166,7 @@ mod tests {
             Self {
                 engine: AlertEngine::new(NotifyPace::default(), 1),
                 now: 1_700_000_000_000,
+                elapsed: 0,
                 sent: Vec::new(),
             }
         }
@@ -173,8 +176,9 @@ mod tests {
             self.sent.clear();
             for _ in 0..24 {
                 self.now += 5 * SECOND;
+                self.elapsed += 5 * SECOND;
                 self.engine.take(conditions, None, self.now);
-                for (_, _, message) in self.engine.due(self.now) {
+                for (_, _, message) in self.engine.due(self.now, self.elapsed) {
                     let alerts = message.alerts.iter().map(|alert| {
                         let sign = if alert.state == AlertState::Firing { "+" } else { "-" };
                         format!("{sign}{}", alert.key.kind.name())
@@ -202,6 +206,17 @@ mod tests {
         }]);
         assert!(site.go_on(&[]).is_empty());
         site.go_on(&[]);
+        assert_eq!(site.go_on(&[]), ["-drift"]);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_delays_no_message() {
+        let mut site = Site::new();
+        site.engine.take(&[condition(AlertKind::Drift)], None, site.now);
+        assert!(site.engine.due(site.now, site.elapsed).is_empty());
+        site.now -= 3_600 * SECOND;
+        assert_eq!(site.go_on(&[condition(AlertKind::Drift)]), ["+drift"]);
+        site.now -= 3_600 * SECOND;
         assert_eq!(site.go_on(&[]), ["-drift"]);
     }
 }

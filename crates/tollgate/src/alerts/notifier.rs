@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// Decides what one webhook is sent. Time is an argument: Unix time in milliseconds.
+/// Decides what one webhook is sent. Time is an argument: milliseconds since the start, on a clock that is never set back.
 #[derive(Clone, Debug)]
 pub(super) struct Notifier {
     pace: NotifyPace,
@@ -246,7 +246,8 @@ fn resolved_at(alert: &Alert, at: u64) -> Alert {
     }
 }
 
-fn millis(duration: Duration) -> u64 {
+/// A duration in whole milliseconds.
+pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
