@@ -11,6 +11,7 @@ mod hysteresis;
 mod model;
 mod notifier;
 mod observation;
+mod sender_lease;
 mod series;
 mod table;
 mod thresholds;
@@ -25,6 +26,7 @@ pub use webhook::{Delivery, Webhook, WebhookSecret, WebhookUrl};
 use self::engine::AlertEngine;
 use self::notifier::{AlertMessage, millis};
 use self::observation::Observer;
+use self::sender_lease::SenderLease;
 use self::thresholds::{AlertCondition, TICK_SECONDS};
 use self::webhook::{Envelope, Outbox, render};
 use crate::config::{AlertSettings, SubjectDisplay};
@@ -89,9 +91,6 @@ struct AlertParts {
     changes: broadcast::Sender<Arc<ListedAlert>>,
 }
 
-/// The lease of the control service that sends messages.
-const LEASE: &str = "alerts";
-const LEASE_LENGTH: Duration = Duration::from_secs(30);
 const TICK_MS: u64 = TICK_SECONDS * 1_000;
 /// Changes that a slow listener may be behind.
 const CHANGES_MAX: usize = 64;
@@ -126,23 +125,26 @@ impl Alerts {
     async fn watch(&self) {
         let started = Instant::now();
         let mut observer = Observer::default();
-        // None until the database first answers: each one sends till then, as twice is better than never.
-        let mut is_holder: Option<bool> = None;
+        let mut lease = SenderLease::default();
+        let mut was_sending = true;
         loop {
             // At full seconds of the clock, so that a minute ends with a tick.
             sleep(Duration::from_millis(TICK_MS - now_ms() % TICK_MS)).await;
             let now = now_ms();
-            if !self.parts.outboxes.is_empty() {
-                let held = self.parts.control.hold_lease(LEASE, LEASE_LENGTH).await;
-                // While the database is away, the one that has the lease keeps it.
-                is_holder = held.or(is_holder);
-            }
+            let may_send = !self.parts.outboxes.is_empty() && self.may_send(&mut lease).await;
             self.reload_silences().await;
             let observation = observer.observe(&self.parts.gate, &self.parts.control, now).await;
             let conditions = conditions::conditions(&observation.states);
             self.parts.take(&conditions, observation.minute, now);
-            if is_holder.unwrap_or(true) {
-                self.send_due(now, millis(started.elapsed())).await;
+            let elapsed = millis(started.elapsed());
+            if may_send && !was_sending {
+                self.parts.state().take_over(elapsed, SenderLease::LENGTH * 2);
+            }
+            was_sending = may_send;
+            let due = self.parts.state().due(now, elapsed);
+            // The others only keep track of what the one that sends has sent.
+            if may_send {
+                self.send(due).await;
             }
         }
     }
@@ -157,9 +159,17 @@ impl Alerts {
         }
     }
 
-    /// Puts the messages that are due into the outboxes.
-    async fn send_due(&self, now: u64, elapsed: u64) {
-        let due = self.parts.state().due(now, elapsed);
+    async fn may_send(&self, lease: &mut SenderLease) -> bool {
+        let held = self
+            .parts
+            .control
+            .hold_lease(SenderLease::NAME, SenderLease::LENGTH)
+            .await;
+        lease.may_send(held, Instant::now())
+    }
+
+    /// Puts messages into the outboxes.
+    async fn send(&self, due: Vec<(usize, u64, AlertMessage)>) {
         if due.is_empty() {
             return;
         }

@@ -7,6 +7,7 @@ use super::notifier::{AlertEnd, AlertMessage, Notifier, NotifyPace};
 use super::table::{AlertTable, DetectorKind};
 use super::thresholds::{AlertCondition, ThresholdDetector};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Detectors, alerts, silences, and what webhooks were sent. Time is an argument: Unix time in milliseconds.
 #[derive(Debug, Default)]
@@ -85,6 +86,13 @@ impl AlertEngine {
             .zip(numbers)
             .map(|((index, message), number)| (index, number, message))
             .collect()
+    }
+
+    /// Goes on where the control service stopped that sent messages so far.
+    pub(super) fn take_over(&mut self, elapsed: u64, since: Duration) {
+        for notifier in &mut self.notifiers {
+            notifier.take_over(elapsed, since);
+        }
     }
 
     /// The end of an alert that a webhook was sent as firing.

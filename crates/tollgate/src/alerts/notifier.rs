@@ -65,6 +65,8 @@ struct SentAlert {
     alert: Alert,
     /// The time of the last message: a repetition counts from it.
     last: u64,
+    /// True if it is repeated at once: another control service may not have sent it.
+    is_unsure: bool,
     /// Times of the messages of the last hour that said that it fires or is resolved. Repetitions are not among them.
     changes: VecDeque<u64>,
 }
@@ -184,6 +186,7 @@ impl Notifier {
                 is_firing: false,
                 alert: alert.clone(),
                 last: now,
+                is_unsure: false,
                 changes: VecDeque::new(),
             });
             sent.alert = alert.clone();
@@ -192,6 +195,7 @@ impl Notifier {
             }
             sent.is_firing = is_firing;
             sent.last = now;
+            sent.is_unsure = false;
         }
         let is_digest = std::mem::take(&mut self.is_limited);
         Some(AlertMessage {
@@ -199,6 +203,21 @@ impl Notifier {
             left_out,
             is_digest,
         })
+    }
+
+    /// Goes on where another control service stopped: what this one returned was not sent, but the other one saw about the same.
+    /// What fires is sent again, and so is the end of what has ended within `since`, which the other one may not have seen.
+    pub(super) fn take_over(&mut self, now: u64, since: Duration) {
+        for sent in self.sent.values_mut() {
+            if !sent.is_firing && now < sent.last.saturating_add(millis(since)) {
+                sent.is_firing = true;
+                sent.changes.pop_back();
+            }
+            sent.is_unsure = true;
+        }
+        self.messages.clear();
+        self.missed.clear();
+        self.is_limited = false;
     }
 
     /// Drops times that are an hour old, and alerts that were sent as resolved and have none.
@@ -222,7 +241,7 @@ impl Notifier {
 
 impl SentAlert {
     fn is_older(&self, now: u64, age: Duration) -> bool {
-        now >= self.last.saturating_add(millis(age))
+        self.is_unsure || now >= self.last.saturating_add(millis(age))
     }
 
     fn may_change(&self, now: u64) -> bool {
@@ -393,6 +412,25 @@ mod tests {
         // Nothing of it stays behind.
         site.at(2 * 60 * MINUTE, &[]);
         assert!(site.notifier.sent.is_empty());
+    }
+
+    #[test]
+    fn who_takes_over_sends_what_fires_and_what_has_just_ended() {
+        let mut site = Site::new();
+        // Another one sends this.
+        site.at(0, &["a", "b", "c"]);
+        assert_eq!(site.at(30 * SECOND, &["a", "b", "c"]).as_deref(), Some("+a +b +c"));
+        site.at(10 * MINUTE, &["b", "c"]);
+        site.at(11 * MINUTE, &["b", "c"]);
+        site.at(20 * MINUTE, &["c"]);
+        assert_eq!(site.at(20 * MINUTE + 30 * SECOND, &["c"]).as_deref(), Some("-b"));
+        site.notifier
+            .take_over(20 * MINUTE + 40 * SECOND, Duration::from_secs(60));
+        site.at(20 * MINUTE + 40 * SECOND, &["c"]);
+        let message = site.at(20 * MINUTE + 70 * SECOND, &["c"]);
+        assert_eq!(message.as_deref(), Some("+c -b"));
+        site.at(20 * MINUTE + 75 * SECOND, &["c"]);
+        assert_eq!(site.at(22 * MINUTE, &["c"]), None);
     }
 
     #[test]
