@@ -87,6 +87,8 @@ struct AlertParts {
     options: AlertOptions,
     outboxes: Vec<Arc<Outbox>>,
     state: Mutex<AlertEngine>,
+    /// The start of the time by which messages are paced.
+    started: Instant,
     /// States of alerts as they change.
     changes: broadcast::Sender<Arc<ListedAlert>>,
 }
@@ -111,6 +113,7 @@ impl Alerts {
                 options,
                 outboxes,
                 state: Mutex::new(state),
+                started: Instant::now(),
                 changes: broadcast::Sender::new(CHANGES_MAX),
             }),
         }
@@ -123,7 +126,6 @@ impl Alerts {
     }
 
     async fn watch(&self) {
-        let started = Instant::now();
         let mut observer = Observer::default();
         let mut lease = SenderLease::default();
         let mut was_sending = true;
@@ -136,7 +138,7 @@ impl Alerts {
             let observation = observer.observe(&self.parts.gate, &self.parts.control, now).await;
             let conditions = conditions::conditions(&observation.states);
             self.parts.take(&conditions, observation.minute, now);
-            let elapsed = millis(started.elapsed());
+            let elapsed = millis(self.parts.started.elapsed());
             if may_send && !was_sending {
                 self.parts.state().take_over(elapsed, SenderLease::LENGTH * 2);
             }
