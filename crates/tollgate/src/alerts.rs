@@ -178,7 +178,7 @@ impl Alerts {
         let envelope = self.envelope().await;
         for (index, number, message) in due {
             if let Some(outbox) = self.parts.outboxes.get(index) {
-                outbox.push(number, render(&outbox.webhook().name, &message, &envelope));
+                outbox.push(number, render(outbox.webhook(), &message, &envelope));
             }
         }
     }
@@ -242,7 +242,7 @@ impl Alerts {
             is_test: true,
             ..self.envelope().await
         };
-        Some(outbox.deliver(render(name, &message, &envelope)).await)
+        Some(outbox.deliver(render(outbox.webhook(), &message, &envelope)).await)
     }
 
     /// The silences that have not ended.

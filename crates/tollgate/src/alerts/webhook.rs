@@ -84,13 +84,17 @@ impl WebhookSecret {
 
     /// The signature of a body that is sent at a Unix time in seconds: `t=…,v1=…`.
     fn sign(&self, at: u64, body: &[u8]) -> String {
+        format!("t={at},v1={}", self.code(&[at.to_string().as_bytes(), b".", body]))
+    }
+
+    /// The code of a text in several parts, in hexadecimal.
+    fn code(&self, parts: &[&[u8]]) -> String {
         let mut mac = <Hmac<Sha256> as Mac>::new_from_slice(self.0.as_bytes()).expect("any length is a key");
-        mac.update(at.to_string().as_bytes());
-        mac.update(b".");
-        mac.update(body);
+        for part in parts {
+            mac.update(part);
+        }
         let code = mac.finalize().into_bytes();
-        let hex: String = code.iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("t={at},v1={hex}")
+        code.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
