@@ -25,9 +25,9 @@ pub use webhook::{Delivery, Webhook, WebhookSecret, WebhookUrl};
 
 use self::engine::AlertEngine;
 use self::notifier::{AlertMessage, millis};
-use self::observation::Observer;
+use self::observation::{Observation, Observer};
 use self::sender_lease::SenderLease;
-use self::thresholds::{AlertCondition, TICK_SECONDS};
+use self::thresholds::TICK_SECONDS;
 use self::webhook::{Envelope, Outbox, render};
 use crate::config::{AlertSettings, SubjectDisplay};
 use crate::control::database::{StoredSilence, now_ms};
@@ -136,8 +136,7 @@ impl Alerts {
             let may_send = !self.parts.outboxes.is_empty() && self.may_send(&mut lease).await;
             self.reload_silences().await;
             let observation = observer.observe(&self.parts.gate, &self.parts.control, now).await;
-            let conditions = conditions::conditions(&observation.states);
-            self.parts.take(&conditions, observation.minute, now);
+            self.parts.take(observation, now);
             let elapsed = millis(self.parts.started.elapsed());
             if may_send && !was_sending {
                 self.parts.state().take_over(elapsed, SenderLease::LENGTH * 2);
@@ -284,10 +283,10 @@ impl AlertParts {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the conditions of a tick, and the counts of a minute that has ended.
-    fn take(&self, conditions: &[AlertCondition], minute: Option<(u64, MinuteCounts)>, now: u64) {
+    /// Takes the states of a tick, and the counts of a minute that has ended.
+    fn take(&self, observation: Observation, now: u64) {
         let mut state = self.state();
-        state.take(conditions, minute, now);
+        state.take(observation, now);
         let metrics = &self.gate.metrics().alerts;
         metrics.firing.set(state.firing() as u64);
         for change in state.changed(now) {

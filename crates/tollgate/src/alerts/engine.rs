@@ -1,11 +1,13 @@
 //! The state of alerts: what detectors found, the table that is shown, and the messages of each webhook.
 
 use super::ListedAlert;
-use super::anomalies::{AnomalyDetector, MinuteCounts};
+use super::anomalies::AnomalyDetector;
+use super::conditions::{conditions, unknown_kinds};
 use super::model::{Alert, AlertKey, AlertState, Silence};
 use super::notifier::{AlertEnd, AlertMessage, Notifier, NotifyPace};
+use super::observation::Observation;
 use super::table::{AlertTable, DetectorKind};
-use super::thresholds::{AlertCondition, ThresholdDetector};
+use super::thresholds::ThresholdDetector;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -33,13 +35,15 @@ impl AlertEngine {
         }
     }
 
-    /// Takes the conditions of a tick, and the counts of a minute that has ended.
-    pub(super) fn take(&mut self, conditions: &[AlertCondition], minute: Option<(u64, MinuteCounts)>, now: u64) {
-        if let Some((minute, counts)) = minute {
+    /// Takes the states of a tick, and the counts of a minute that has ended.
+    pub(super) fn take(&mut self, observation: Observation, now: u64) {
+        if let Some((minute, counts)) = observation.minute {
             let readings = self.anomalies.minute(minute, &counts);
             self.table.update(DetectorKind::Anomalies, readings, now);
         }
-        let readings = self.thresholds.tick(conditions);
+        let readings = self
+            .thresholds
+            .tick(&conditions(&observation.states), &unknown_kinds(&observation.states));
         self.table.update(DetectorKind::Thresholds, readings, now);
     }
 
@@ -148,16 +152,16 @@ impl AlertEngine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::alerts::conditions::ObservedStates;
     use crate::alerts::model::AlertKind;
 
     const SECOND: u64 = 1_000;
 
-    fn condition(kind: AlertKind) -> AlertCondition {
-        AlertCondition {
-            kind,
-            summary: String::new(),
-            value: 1,
-            threshold: 0,
+    /// States with drift, or without.
+    fn drift(holds: bool) -> ObservedStates {
+        ObservedStates {
+            drift_source: holds.then(|| "api".to_owned()),
+            ..ObservedStates::default()
         }
     }
 
@@ -179,13 +183,13 @@ mod tests {
             }
         }
 
-        /// Two minutes in which these conditions hold.
-        fn go_on(&mut self, conditions: &[AlertCondition]) -> &[String] {
+        /// Two minutes of these states.
+        fn go_on(&mut self, states: &ObservedStates) -> &[String] {
             self.sent.clear();
             for _ in 0..24 {
                 self.now += 5 * SECOND;
                 self.elapsed += 5 * SECOND;
-                self.engine.take(conditions, None, self.now);
+                self.engine.take(states.clone().with_minute(None), self.now);
                 for (_, _, message) in self.engine.due(self.now, self.elapsed) {
                     let alerts = message.alerts.iter().map(|alert| {
                         let sign = if alert.state == AlertState::Firing { "+" } else { "-" };
@@ -201,7 +205,7 @@ mod tests {
     #[test]
     fn a_silence_holds_back_the_end_too() {
         let mut site = Site::new();
-        assert_eq!(site.go_on(&[condition(AlertKind::Drift)]), ["+drift"]);
+        assert_eq!(site.go_on(&drift(true)), ["+drift"]);
         site.engine.set_silences(vec![Silence {
             id: "1".into(),
             kind: Some(AlertKind::Drift),
@@ -212,19 +216,19 @@ mod tests {
             reason: String::new(),
             actor: String::new(),
         }]);
-        assert!(site.go_on(&[]).is_empty());
-        site.go_on(&[]);
-        assert_eq!(site.go_on(&[]), ["-drift"]);
+        assert!(site.go_on(&drift(false)).is_empty());
+        site.go_on(&drift(false));
+        assert_eq!(site.go_on(&drift(false)), ["-drift"]);
     }
 
     #[test]
     fn a_clock_that_is_set_back_delays_no_message() {
         let mut site = Site::new();
-        site.engine.take(&[condition(AlertKind::Drift)], None, site.now);
+        site.engine.take(drift(true).with_minute(None), site.now);
         assert!(site.engine.due(site.now, site.elapsed).is_empty());
         site.now -= 3_600 * SECOND;
-        assert_eq!(site.go_on(&[condition(AlertKind::Drift)]), ["+drift"]);
+        assert_eq!(site.go_on(&drift(true)), ["+drift"]);
         site.now -= 3_600 * SECOND;
-        assert_eq!(site.go_on(&[]), ["-drift"]);
+        assert_eq!(site.go_on(&drift(false)), ["-drift"]);
     }
 }

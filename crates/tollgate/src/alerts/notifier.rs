@@ -529,7 +529,7 @@ mod tests {
                     true => vec![condition],
                     false => Vec::new(),
                 };
-                table.update(DetectorKind::Thresholds, detector.tick(&conditions), now);
+                table.update(DetectorKind::Thresholds, detector.tick(&conditions, &[]), now);
                 let firing = table.active().filter(|alert| alert.state == AlertState::Firing);
                 let firing: Vec<&Alert> = firing.collect();
                 if notifier.due(now, &firing, |key| end(&table, key)).is_some() {

@@ -54,6 +54,7 @@ impl Observer {
         let (checks, errors) = self.errors_of_a_minute(gate, &store);
         let is_git_only = status.edits == "git" && status.version > 0;
         let source = if is_git_only { control.live_source().await } else { None };
+        let is_origin_unknown = is_git_only && source.is_none();
         let is_cache_away = status.cache.as_ref().is_none_or(|cache| !cache.up);
         let is_followed = status.revision > 0 || control.options().is_managed;
         let is_away = is_followed && !status.database.up && is_cache_away;
@@ -83,6 +84,8 @@ impl Observer {
             regressed: status.regressed.is_some(),
             audit_broken: control_metrics.audit_broken.get() > 0,
             drift_source: source.filter(|source| !source.starts_with("push")),
+            is_fleet_unknown: fleet.error.is_some(),
+            is_origin_unknown,
         }
         .with_minute(self.minute(gate))
     }
