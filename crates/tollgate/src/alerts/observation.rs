@@ -47,7 +47,7 @@ const TOP_MAX: usize = 20;
 impl Observer {
     /// Observes the instance at a Unix time in milliseconds.
     pub(super) async fn observe(&mut self, gate: &Gate, control: &Control, now: u64) -> Observation {
-        let fleet = control.instances().await;
+        let fleet = control.recent_instances().await;
         let status = control.status();
         let store = gate.store().status();
         let control_metrics = &gate.metrics().control;
