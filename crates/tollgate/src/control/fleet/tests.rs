@@ -612,4 +612,12 @@ async fn figures_of_all_instances_add_up_on_a_dashboard() {
         list.instances == 3 && rows == [("{\"merchant\":\"m_1\"}", 4, 4)]
     })
     .await;
+    drop(server);
+    eventually("the store is unavailable", async || {
+        publisher.control.fleet_figures(None).await.is_none()
+    })
+    .await;
+    // Also who asks in the next moment, before they are read again: the scope does not flip.
+    assert_eq!(publisher.control.fleet_figures(None).await, None);
+    assert_eq!(publisher.control.fleet_figures(Some(&plan)).await, None);
 }
