@@ -98,6 +98,14 @@ impl WebhookSecret {
     }
 }
 
+impl Delivery {
+    /// True if the receiver rejected the message: another try will not help, unless the receiver changes.
+    fn is_rejected(&self) -> bool {
+        self.status
+            .is_some_and(|status| (400..500).contains(&status) && ![408, 429].contains(&status))
+    }
+}
+
 impl Webhook {
     /// Sends one message and returns what became of it. `now` is Unix time in milliseconds.
     pub async fn deliver(&self, body: Bytes, now: u64) -> Delivery {
