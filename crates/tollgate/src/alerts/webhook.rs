@@ -58,6 +58,8 @@ pub struct Delivery {
 
 /// The longest time of a delivery, the resolution of its name included.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest time of a connection to one of its addresses.
+const ADDRESS_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 impl WebhookUrl {
     /// Parses a URL.
@@ -154,14 +156,7 @@ impl Webhook {
     }
 
     async fn connect(&self) -> Result<TcpStream, String> {
-        let mut error = "its name has no address".to_owned();
-        for address in self.addresses().await? {
-            match TcpStream::connect(address).await {
-                Ok(stream) => return Ok(stream),
-                Err(failed) => error = format!("cannot connect: {failed}"),
-            }
-        }
-        Err(error)
+        connect_to_one(&self.addresses().await?, ADDRESS_TIMEOUT).await
     }
 
     /// The addresses of the receiver. One that is not public rejects all of them: which one is used must not depend on their order.
@@ -175,6 +170,19 @@ impl Webhook {
             Some(address) => Err(refusal(address)),
         }
     }
+}
+
+/// Connects to the first address that answers within a time each: one that drops packets must not use up the time of all.
+async fn connect_to_one(addresses: &[SocketAddr], each: Duration) -> Result<TcpStream, String> {
+    let mut error = "its name has no address".to_owned();
+    for address in addresses {
+        match timeout(each, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(failed)) => error = format!("cannot connect: {failed}"),
+            Err(_) => error = "cannot connect: no answer".to_owned(),
+        }
+    }
+    Err(error)
 }
 
 fn refusal(address: IpAddr) -> String {
@@ -221,6 +229,28 @@ mod tests {
         ] {
             assert!(WebhookUrl::parse(url, false).is_err(), "{url}");
         }
+    }
+
+    #[tokio::test]
+    async fn an_address_that_does_not_answer_leaves_time_for_the_next() {
+        let ephemeral = "127.0.0.1:0".parse().expect("an address");
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        socket.bind(ephemeral).expect("a port");
+        // Beyond its backlog, which nobody empties, the first packet of a connection is dropped.
+        let full = socket.listen(1).expect("it listens");
+        let full_address = full.local_addr().expect("an address");
+        let mut held = Vec::new();
+        while let Ok(stream) = timeout(Duration::from_millis(300), TcpStream::connect(full_address)).await {
+            held.push(stream);
+            assert!(held.len() < 100, "its backlog has no end");
+        }
+        let open = tokio::net::TcpListener::bind(ephemeral).await.expect("a port");
+        let open_address = open.local_addr().expect("an address");
+        let addresses = [full_address, open_address];
+        let connected = connect_to_one(&addresses, Duration::from_millis(300)).await;
+        assert_eq!(connected.expect("one answers").peer_addr().ok(), Some(open_address));
+        let error = connect_to_one(&addresses[..1], Duration::from_millis(50)).await;
+        assert_eq!(error.err().as_deref(), Some("cannot connect: no answer"));
     }
 
     #[test]
