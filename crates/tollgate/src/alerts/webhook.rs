@@ -11,7 +11,7 @@ pub(super) use self::body::{Envelope, render};
 pub(super) use self::outbox::Outbox;
 
 use self::address::is_public;
-use crate::server::net::http_client::{HttpUrl, exchange_status, native_roots, tls_connector};
+use crate::server::net::http_client::{HttpUrl, exchange_status, read_native_roots, tls_connector};
 use bytes::Bytes;
 use hmac::{Hmac, Mac};
 use http_body_util::Full;
@@ -146,7 +146,7 @@ impl Webhook {
         let status = match &url.tls_name {
             None => exchange_status(stream, request).await,
             Some(name) => {
-                let connector = tls_connector(native_roots(), &[]).map_err(|error| error.to_string())?;
+                let connector = tls_connector(read_native_roots().await, &[]).map_err(|error| error.to_string())?;
                 let stream = connector.connect(name.clone(), stream).await;
                 let stream = stream.map_err(|error| format!("TLS handshake failed: {error}"))?;
                 exchange_status(stream, request).await

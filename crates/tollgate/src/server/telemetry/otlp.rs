@@ -9,7 +9,7 @@ mod messages;
 use self::convert::{PointTimes, convert};
 use self::messages::{ExportRequest, KeyValue, Resource, ResourceMetrics, Scope, ScopeMetrics};
 use crate::server::gate::Gate;
-use crate::server::net::http_client::{HttpUrl, exchange, exchange_http2, native_roots, tls_connector};
+use crate::server::net::http_client::{HttpUrl, exchange, exchange_http2, read_native_roots, tls_connector};
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::Full;
 use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, TE, USER_AGENT};
@@ -116,7 +116,8 @@ impl OtlpExporter {
             None => send(url, is_grpc, stream, &message).await,
             Some(name) => {
                 let protocols: &[&[u8]] = if is_grpc { &[b"h2"] } else { &[] };
-                let connector = tls_connector(native_roots(), protocols).map_err(|error| error.to_string())?;
+                let connector =
+                    tls_connector(read_native_roots().await, protocols).map_err(|error| error.to_string())?;
                 let stream = connector.connect(name.clone(), stream).await;
                 let stream = stream.map_err(|error| format!("TLS handshake failed: {error}"))?;
                 send(url, is_grpc, stream, &message).await
