@@ -464,3 +464,15 @@ fn streams_are_bounded() {
     streams.pop();
     eventually("a place is free again", || open(3).head.starts_with("HTTP/1.1 200"));
 }
+
+#[test]
+fn too_many_checks_of_one_caller_are_told_when_to_come_again() {
+    let server = AdminServer::start();
+    let body = json!({ "domain": "default", "attributes": { "merchant": "m_1" } });
+    let check = || server.request("POST", "/v1/try").token(OPERATOR).json(&body).send();
+    // 300 a minute, of which one may begin in between.
+    let denied = (0..601).map(|_| check()).find(|answer| answer.status != 200);
+    let denied = denied.expect("one is denied");
+    assert_eq!((denied.status, denied.header("retry-after")), (429, Some("60")));
+    assert_eq!(denied.json()["code"], "too-many-requests");
+}
