@@ -6,10 +6,12 @@
 mod anomalies;
 mod baseline;
 mod conditions;
+mod engine;
 mod hysteresis;
 mod model;
 mod notifier;
 mod observation;
+mod sender_lease;
 mod series;
 mod table;
 mod thresholds;
@@ -21,10 +23,11 @@ pub use model::{Alert, AlertKey, AlertKind, AlertRule, AlertSeverity, AlertState
 pub use notifier::NotifyPace;
 pub use webhook::{Delivery, Webhook, WebhookSecret, WebhookUrl};
 
-use self::notifier::{AlertMessage, Notifier};
-use self::observation::Observer;
-use self::table::{AlertTable, DetectorKind};
-use self::thresholds::{AlertCondition, TICK_SECONDS, ThresholdDetector};
+use self::engine::AlertEngine;
+use self::notifier::{AlertMessage, millis};
+use self::observation::{Observation, Observer};
+use self::sender_lease::SenderLease;
+use self::thresholds::TICK_SECONDS;
 use self::webhook::{Envelope, Outbox, render};
 use crate::config::{AlertSettings, SubjectDisplay};
 use crate::control::database::{StoredSilence, now_ms};
@@ -33,11 +36,10 @@ use crate::control::{Control, ControlResult};
 use crate::server::gate::Gate;
 use crate::server::telemetry::AlertMetrics;
 use futures_util::future::{join, join_all};
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::broadcast;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 /// The alerts of one instance. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -84,28 +86,13 @@ struct AlertParts {
     control: Control,
     options: AlertOptions,
     outboxes: Vec<Arc<Outbox>>,
-    state: Mutex<EngineState>,
+    state: Mutex<AlertEngine>,
+    /// The start of the time by which messages are paced.
+    started: Instant,
     /// States of alerts as they change.
     changes: broadcast::Sender<Arc<ListedAlert>>,
 }
 
-#[derive(Debug, Default)]
-struct EngineState {
-    anomalies: AnomalyDetector,
-    thresholds: ThresholdDetector,
-    table: AlertTable,
-    /// One for each webhook.
-    notifiers: Vec<Notifier>,
-    silences: Vec<Silence>,
-    /// The number of the last message.
-    messages: u64,
-    /// The states that were passed on last, by id.
-    published: BTreeMap<String, AlertState>,
-}
-
-/// The lease of the control service that sends messages.
-const LEASE: &str = "alerts";
-const LEASE_LENGTH: Duration = Duration::from_secs(30);
 const TICK_MS: u64 = TICK_SECONDS * 1_000;
 /// Changes that a slow listener may be behind.
 const CHANGES_MAX: usize = 64;
@@ -118,10 +105,7 @@ impl Alerts {
         let outboxes: Vec<Arc<Outbox>> = webhooks
             .map(|webhook| Arc::new(Outbox::new(webhook.clone(), Arc::clone(metrics))))
             .collect();
-        let state = EngineState {
-            notifiers: vec![Notifier::new(options.settings.pace); outboxes.len()],
-            ..EngineState::default()
-        };
+        let state = AlertEngine::new(options.settings.pace, outboxes.len());
         Self {
             parts: Arc::new(AlertParts {
                 gate,
@@ -129,6 +113,7 @@ impl Alerts {
                 options,
                 outboxes,
                 state: Mutex::new(state),
+                started: Instant::now(),
                 changes: broadcast::Sender::new(CHANGES_MAX),
             }),
         }
@@ -142,23 +127,25 @@ impl Alerts {
 
     async fn watch(&self) {
         let mut observer = Observer::default();
-        // None until the database first answers: each one sends till then, as twice is better than never.
-        let mut is_holder: Option<bool> = None;
+        let mut lease = SenderLease::default();
+        let mut was_sending = true;
         loop {
             // At full seconds of the clock, so that a minute ends with a tick.
             sleep(Duration::from_millis(TICK_MS - now_ms() % TICK_MS)).await;
             let now = now_ms();
-            if !self.parts.outboxes.is_empty() {
-                let held = self.parts.control.hold_lease(LEASE, LEASE_LENGTH).await;
-                // While the database is away, the one that has the lease keeps it.
-                is_holder = held.or(is_holder);
-            }
+            let may_send = !self.parts.outboxes.is_empty() && self.may_send(&mut lease).await;
             self.reload_silences().await;
             let observation = observer.observe(&self.parts.gate, &self.parts.control, now).await;
-            let conditions = conditions::conditions(&observation.states);
-            self.parts.take(&conditions, observation.minute, now);
-            if is_holder.unwrap_or(true) {
-                self.send_due(now).await;
+            self.parts.take(observation, now);
+            let elapsed = millis(self.parts.started.elapsed());
+            if may_send && !was_sending {
+                self.parts.state().take_over(elapsed, SenderLease::LENGTH * 2);
+            }
+            was_sending = may_send;
+            let due = self.parts.state().due(now, elapsed);
+            // The others only keep track of what the one that sends has sent.
+            if may_send {
+                self.send(due).await;
             }
         }
     }
@@ -169,20 +156,28 @@ impl Alerts {
             let parsed = stored
                 .iter()
                 .filter_map(|silence| serde_json::from_str(&silence.body).ok());
-            self.parts.state().silences = parsed.collect();
+            self.parts.state().set_silences(parsed.collect());
         }
     }
 
-    /// Puts the messages that are due into the outboxes.
-    async fn send_due(&self, now: u64) {
-        let due = self.parts.due(now);
+    async fn may_send(&self, lease: &mut SenderLease) -> bool {
+        let held = self
+            .parts
+            .control
+            .hold_lease(SenderLease::NAME, SenderLease::LENGTH)
+            .await;
+        lease.may_send(held, Instant::now())
+    }
+
+    /// Puts messages into the outboxes.
+    async fn send(&self, due: Vec<(usize, u64, AlertMessage)>) {
         if due.is_empty() {
             return;
         }
         let envelope = self.envelope().await;
         for (index, number, message) in due {
             if let Some(outbox) = self.parts.outboxes.get(index) {
-                outbox.push(number, render(&outbox.webhook().name, &message, &envelope));
+                outbox.push(number, render(outbox.webhook(), &message, &envelope));
             }
         }
     }
@@ -207,10 +202,7 @@ impl Alerts {
     pub fn list(&self) -> Vec<ListedAlert> {
         let now = now_ms();
         let state = self.parts.state();
-        let mut active: Vec<&Alert> = state.table.active().collect();
-        active.sort_by(|one, other| (other.since, &other.id).cmp(&(one.since, &one.id)));
-        let alerts = active.into_iter().chain(state.table.resolved());
-        alerts.map(|alert| state.listed(alert, now)).collect()
+        state.list(now)
     }
 
     /// The states of alerts as they change.
@@ -242,21 +234,20 @@ impl Alerts {
         let outbox = outboxes.find(|outbox| outbox.webhook().name == name)?;
         let message = AlertMessage {
             alerts: Vec::new(),
+            left_out: 0,
             is_digest: false,
         };
         let envelope = Envelope {
             is_test: true,
             ..self.envelope().await
         };
-        Some(outbox.deliver(render(name, &message, &envelope)).await)
+        Some(outbox.deliver(render(outbox.webhook(), &message, &envelope)).await)
     }
 
     /// The silences that have not ended.
     pub fn silences(&self) -> Vec<Silence> {
         let now = now_ms();
-        let state = self.parts.state();
-        let lasting = state.silences.iter().filter(|silence| now < silence.until);
-        lasting.cloned().collect()
+        self.parts.state().silences(now)
     }
 
     /// Adds a silence, for all control services.
@@ -288,95 +279,19 @@ impl Alerts {
 }
 
 impl AlertParts {
-    fn state(&self) -> MutexGuard<'_, EngineState> {
+    fn state(&self) -> MutexGuard<'_, AlertEngine> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the conditions of a tick, and the counts of a minute that has ended.
-    fn take(&self, conditions: &[AlertCondition], minute: Option<(u64, MinuteCounts)>, now: u64) {
+    /// Takes the states of a tick, and the counts of a minute that has ended.
+    fn take(&self, observation: Observation, now: u64) {
         let mut state = self.state();
-        if let Some((minute, counts)) = minute {
-            let readings = state.anomalies.minute(minute, &counts);
-            state.table.update(DetectorKind::Anomalies, readings, now);
-        }
-        let readings = state.thresholds.tick(conditions);
-        state.table.update(DetectorKind::Thresholds, readings, now);
+        state.take(observation, now);
         let metrics = &self.gate.metrics().alerts;
-        metrics.firing.set(state.table.firing() as u64);
+        metrics.firing.set(state.firing() as u64);
         for change in state.changed(now) {
             // Without a listener nobody misses it.
             let _ = self.changes.send(Arc::new(change));
         }
-    }
-
-    /// The messages that are due: the index of the webhook, the number of the message, the message.
-    fn due(&self, now: u64) -> Vec<(usize, u64, AlertMessage)> {
-        let mut state = self.state();
-        let mut notifiers = std::mem::take(&mut state.notifiers);
-        let mut due = Vec::new();
-        for (index, notifier) in notifiers.iter_mut().enumerate() {
-            let is_sent = |alert: &&Alert| state.is_sent(alert, now);
-            let firing: Vec<&Alert> = state
-                .table
-                .active()
-                .filter(|alert| alert.state == AlertState::Firing)
-                .filter(is_sent)
-                .collect();
-            let is_active = |key: &AlertKey| {
-                state
-                    .table
-                    .active()
-                    .any(|alert| alert.key == *key && alert.state == AlertState::Firing)
-            };
-            let resolved = |key: &AlertKey| state.table.last_resolved(key).filter(|_| !is_active(key));
-            if let Some(message) = notifier.due(now, &firing, resolved) {
-                due.push((index, message));
-            }
-        }
-        state.notifiers = notifiers;
-        let number = |state: &mut EngineState| {
-            state.messages += 1;
-            state.messages
-        };
-        due.into_iter()
-            .map(|(index, message)| (index, number(&mut state), message))
-            .collect()
-    }
-}
-
-impl EngineState {
-    fn silenced_until(&self, key: &AlertKey, now: u64) -> Option<u64> {
-        let covering = self.silences.iter().filter(|silence| silence.covers(key, now));
-        covering.map(|silence| silence.until).max()
-    }
-
-    /// True if messages about an alert are sent.
-    fn is_sent(&self, alert: &Alert, now: u64) -> bool {
-        self.silenced_until(&alert.key, now).is_none() && !self.table.is_explained(alert, now)
-    }
-
-    fn listed(&self, alert: &Alert, now: u64) -> ListedAlert {
-        ListedAlert {
-            silenced_until: self.silenced_until(&alert.key, now),
-            is_explained: alert.state != AlertState::Resolved && self.table.is_explained(alert, now),
-            alert: alert.clone(),
-        }
-    }
-
-    /// The alerts whose state is not the one that was passed on last.
-    fn changed(&mut self, now: u64) -> Vec<ListedAlert> {
-        let mut changed = Vec::new();
-        let mut published = BTreeMap::new();
-        let resolved = self.table.resolved().take_while(|alert| alert.resolved_at == Some(now));
-        for alert in self.table.active().chain(resolved) {
-            if self.published.get(&alert.id) != Some(&alert.state) {
-                changed.push(self.listed(alert, now));
-            }
-            if alert.state != AlertState::Resolved {
-                published.insert(alert.id.clone(), alert.state);
-            }
-        }
-        self.published = published;
-        changed
     }
 }

@@ -77,7 +77,7 @@ struct SampleWindow {
 impl AdaptiveLimit {
     /// A limit that starts at `start` slots. `now` is the time on the monotonic clock of this instance.
     pub fn new(config: AdaptiveConfig, start: u64, now: Micros) -> Self {
-        let min = config.min.max(1);
+        let min = config.min.clamp(1, LIMIT_MAX);
         let config = AdaptiveConfig {
             min,
             max: config.max.clamp(min, LIMIT_MAX),
@@ -120,8 +120,9 @@ impl AdaptiveLimit {
         let is_failing = window.failures.saturating_mul(100) > window.responses;
         let is_busy = window.in_flight_max.saturating_mul(2_000) >= limit;
         let next = match (self.config.algorithm, median_ppm) {
-            _ if is_failing => limit * 9 / 10,
+            // Failures of a few requests tell nothing of a limit that is far away.
             _ if !is_busy => limit,
+            _ if is_failing => limit * 9 / 10,
             (AdaptiveAlgorithm::Aimd, _) => limit + 1_000,
             (AdaptiveAlgorithm::Gradient, None) => limit,
             (AdaptiveAlgorithm::Gradient, Some(median_ppm)) => {

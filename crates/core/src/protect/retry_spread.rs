@@ -14,7 +14,7 @@ use std::num::NonZeroU64;
 /// The virtual queues of all counters that deny, in a fixed size. Only denials use it.
 #[derive(Debug)]
 pub struct RetrySpread {
-    queues: HashMap<u64, VirtualQueue, BuildHasherDefault<KeyedHasher>>,
+    queues: QueueTable,
     callers: Box<[[ReturnTime; WAYS]]>,
 }
 
@@ -33,6 +33,16 @@ pub struct RetryDenial {
     pub extra_max: Micros,
     /// A random number, for the part of a queue that is longer than `extra_max`.
     pub draw: u32,
+}
+
+/// The queues by counter.
+#[derive(Debug, Default)]
+struct QueueTable {
+    by_counter: HashMap<u64, VirtualQueue, BuildHasherDefault<KeyedHasher>>,
+    /// The counters, in no order.
+    counters: Vec<u64>,
+    /// The index of the counters that are looked at next when the table is full.
+    hand: usize,
 }
 
 /// The queue of one counter.
@@ -84,7 +94,7 @@ pub fn retry_after_s(wait: Micros, extra: Micros, jitter_ppm: u32, draw: u32) ->
 impl Default for RetrySpread {
     fn default() -> Self {
         Self {
-            queues: HashMap::default(),
+            queues: QueueTable::default(),
             callers: vec![[ReturnTime::default(); WAYS]; CALLERS_MAX / WAYS].into(),
         }
     }
@@ -98,7 +108,7 @@ impl RetrySpread {
     /// may be alone, and a lone caller gets no extra wait, however its costs or the interval change meanwhile.
     pub fn extra(&mut self, now: Micros, denial: &RetryDenial) -> Micros {
         let key = mix(denial.counter, denial.caller);
-        let queue = queue_of(&mut self.queues, denial.counter, now);
+        let queue = self.queues.queue(denial.counter, now);
         if now.get().saturating_sub(queue.last_denial.get()) > QUEUE_TTL.get() {
             *queue = VirtualQueue::default();
         }
@@ -110,8 +120,7 @@ impl RetrySpread {
         };
         // One beyond the tail was given by an earlier queue of this counter.
         let is_current = |entry: &ReturnTime| entry.key == key && now < entry.at && entry.at <= queue.tail;
-        let known = set.iter().position(is_current);
-        let kept = known.and_then(|way| set.get(way)).map(|entry| entry.at);
+        let kept = set.iter().find(|entry| is_current(entry)).map(|entry| entry.at);
         let is_last = queue.last_caller == Some(denial.caller);
         let at = match kept {
             Some(at) if !is_last => at,
@@ -120,8 +129,10 @@ impl RetrySpread {
                     queue.tail = queue.before;
                 }
                 let at = queue.add(due, denial);
+                // Its own entry, also one that was given by an earlier queue: that must not count again once the tail is beyond it.
+                let own = set.iter().position(|entry| entry.key == key);
                 // A return time that has passed is the earliest, and so goes first.
-                let way = known.or_else(|| (0..WAYS).min_by_key(|way| set.get(*way).map(|entry| entry.at)));
+                let way = own.or_else(|| (0..WAYS).min_by_key(|way| set.get(*way).map(|entry| entry.at)));
                 if let Some(entry) = way.and_then(|way| set.get_mut(way)) {
                     *entry = ReturnTime { key, at };
                 }
@@ -133,7 +144,7 @@ impl RetrySpread {
 
     /// The length of the queue of a counter: the time until its last caller has returned.
     pub fn queue_length(&self, now: Micros, counter: u64) -> Micros {
-        let queue = self.queues.get(&counter);
+        let queue = self.queues.by_counter.get(&counter);
         let live = queue.filter(|queue| now.get().saturating_sub(queue.last_denial.get()) <= QUEUE_TTL.get());
         Micros::new(live.map_or(0, |queue| queue.tail.get().saturating_sub(now.get())))
     }
@@ -156,22 +167,33 @@ impl VirtualQueue {
     }
 }
 
-/// The queue of a counter. In a full table it replaces an empty one, or the shortest.
-fn queue_of(
-    queues: &mut HashMap<u64, VirtualQueue, BuildHasherDefault<KeyedHasher>>,
-    counter: u64,
-    now: Micros,
-) -> &mut VirtualQueue {
-    if queues.len() >= QUEUES_MAX && !queues.contains_key(&counter) {
-        let is_live = |queue: &VirtualQueue| now.get().saturating_sub(queue.last_denial.get()) <= QUEUE_TTL.get();
-        let shortest = queues
-            .iter()
-            .min_by_key(|(counter, queue)| (is_live(queue), queue.tail, **counter));
-        if let Some(shortest) = shortest.map(|(counter, _)| *counter) {
-            queues.remove(&shortest);
+impl QueueTable {
+    /// The queue of a counter. In a full table it replaces an empty one, or the shortest, of the next few: whoever chooses
+    /// counters must not make every denial look at all of them.
+    fn queue(&mut self, counter: u64, now: Micros) -> &mut VirtualQueue {
+        if !self.by_counter.contains_key(&counter) {
+            if self.counters.len() < QUEUES_MAX {
+                self.counters.push(counter);
+            } else {
+                self.replace(counter, now);
+            }
         }
+        self.by_counter.entry(counter).or_default()
     }
-    queues.entry(counter).or_default()
+
+    fn replace(&mut self, counter: u64, now: Micros) {
+        let is_live = |queue: &VirtualQueue| now.get().saturating_sub(queue.last_denial.get()) <= QUEUE_TTL.get();
+        let next = self.counters.iter_mut().skip(self.hand).take(EVICTION_SAMPLE);
+        let shortest = next.min_by_key(|counter| {
+            let queue = self.by_counter.get(counter);
+            (queue.is_some_and(is_live), queue.map(|queue| queue.tail), **counter)
+        });
+        if let Some(shortest) = shortest {
+            self.by_counter.remove(shortest);
+            *shortest = counter;
+        }
+        self.hand = (self.hand + EVICTION_SAMPLE) % QUEUES_MAX;
+    }
 }
 
 fn plus(at: Micros, span: Micros) -> Micros {
@@ -208,6 +230,8 @@ impl Hasher for KeyedHasher {
 const QUEUE_TTL: Micros = Micros::from_secs(5);
 /// The counters that have a queue.
 const QUEUES_MAX: usize = 1_024;
+/// The queues that are compared when one is replaced.
+const EVICTION_SAMPLE: usize = 16;
 /// The callers that have a return time.
 const CALLERS_MAX: usize = 16_384;
 const WAYS: usize = 4;

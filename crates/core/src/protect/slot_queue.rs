@@ -27,7 +27,7 @@ pub struct SlotQueue {
     in_flight: u64,
     /// Those of all classes but `critical`.
     ordinary: u64,
-    waiters: [VecDeque<Waiter>; 4],
+    waiters: [ClassQueue; 4],
     next_id: u64,
     meter: UsageMeter,
 }
@@ -91,6 +91,14 @@ pub struct SlotUsage {
     pub wait_min: Micros,
 }
 
+/// The waiters of one class: first the returned ones, the newest first, then the others, the oldest first.
+#[derive(Clone, Debug, Default)]
+struct ClassQueue {
+    waiters: VecDeque<Waiter>,
+    /// Those that returned.
+    returned: usize,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Waiter {
     id: WaiterId,
@@ -142,11 +150,7 @@ impl SlotQueue {
         let waiter = WaiterId(self.next_id);
         self.next_id += 1;
         if let Some(queue) = self.waiters.get_mut(class.rank()) {
-            let waiting = Waiter { id: waiter, since: now };
-            match entry.position {
-                QueuePosition::Back => queue.push_back(waiting),
-                QueuePosition::Front => queue.push_front(waiting),
-            }
+            queue.push(Waiter { id: waiter, since: now }, entry.position);
         }
         self.note_wait(now);
         SlotDecision::Wait { waiter, displaced }
@@ -168,7 +172,7 @@ impl SlotQueue {
             let queue = self.waiters.get(class.rank());
             queue.is_some_and(|queue| !queue.is_empty()) && self.may_take(*class)
         })?;
-        let waiter = self.waiters.get_mut(class.rank())?.pop_front()?;
+        let waiter = self.waiters.get_mut(class.rank())?.remove(0)?;
         self.take(class);
         self.note_wait(now);
         Some(SlotGrant {
@@ -184,7 +188,7 @@ impl SlotQueue {
         let wait_max = self.config.wait_max.get();
         let is_due = |waiter: &Waiter| now.get().saturating_sub(waiter.since.get()) >= wait_max;
         let expired = self.waiters.iter_mut().find_map(|queue| {
-            let index = queue.iter().position(is_due)?;
+            let index = queue.position(is_due)?;
             queue.remove(index)
         })?;
         self.note_wait(now);
@@ -195,7 +199,7 @@ impl SlotQueue {
     pub fn leave(&mut self, now: Micros, waiter: WaiterId) -> bool {
         self.advance(now);
         let left = self.waiters.iter_mut().find_map(|queue| {
-            let index = queue.iter().position(|waiting| waiting.id == waiter)?;
+            let index = queue.waiters.iter().position(|waiting| waiting.id == waiter)?;
             queue.remove(index)
         });
         self.note_wait(now);
@@ -245,7 +249,7 @@ impl SlotQueue {
 
     /// Requests that wait, of all classes.
     pub fn waiting(&self) -> usize {
-        self.waiters.iter().map(VecDeque::len).sum()
+        self.waiters.iter().map(|queue| queue.waiters.len()).sum()
     }
 
     /// The slots that requests of other classes than `critical` may take.
@@ -280,13 +284,14 @@ impl SlotQueue {
     fn displace(&mut self, class: PriorityClass) -> Option<WaiterId> {
         let worse = self.waiters.iter_mut().skip(class.rank() + 1).rev();
         let worst = worse.into_iter().find(|queue| !queue.is_empty())?;
-        worst.pop_back().map(|waiter| waiter.id)
+        let newest = worst.waiters.len().checked_sub(1)?;
+        worst.remove(newest).map(|waiter| waiter.id)
     }
 
     /// The age of the oldest waiter of any class; zero if nothing waits. Of any class, because better classes pass the
     /// others: the delay of what is served stays near zero under overload.
     fn oldest_age(&self, now: Micros) -> Micros {
-        let oldest = self.waiters.iter().flatten().map(|waiter| waiter.since).min();
+        let oldest = self.waiters.iter().filter_map(ClassQueue::oldest).min();
         Micros::new(oldest.map_or(0, |since| now.get().saturating_sub(since.get())))
     }
 
@@ -301,5 +306,41 @@ impl SlotQueue {
     fn note_wait(&mut self, now: Micros) {
         let age = self.oldest_age(now);
         self.meter.wait_min = Some(self.meter.wait_min.map_or(age, |least| least.min(age)));
+    }
+}
+
+impl ClassQueue {
+    fn is_empty(&self) -> bool {
+        self.waiters.is_empty()
+    }
+
+    fn push(&mut self, waiter: Waiter, position: QueuePosition) {
+        match position {
+            QueuePosition::Back => self.waiters.push_back(waiter),
+            QueuePosition::Front => {
+                self.waiters.push_front(waiter);
+                self.returned += 1;
+            }
+        }
+    }
+
+    fn remove(&mut self, index: usize) -> Option<Waiter> {
+        let waiter = self.waiters.remove(index)?;
+        if index < self.returned {
+            self.returned -= 1;
+        }
+        Some(waiter)
+    }
+
+    /// The first waiter that has waited for long enough. Behind the first one that did not return, none has waited longer.
+    fn position(&self, is_due: impl Fn(&Waiter) -> bool) -> Option<usize> {
+        self.waiters.iter().take(self.returned + 1).position(is_due)
+    }
+
+    /// The time since which the oldest one waits: the last of those that returned, or the first of the others.
+    fn oldest(&self) -> Option<Micros> {
+        let first = self.returned.saturating_sub(1);
+        let oldest = self.waiters.range(first.min(self.waiters.len())..).take(2);
+        oldest.map(|waiter| waiter.since).min()
     }
 }

@@ -65,6 +65,16 @@ proptest! {
 }
 
 #[test]
+fn a_range_above_a_million_slots_is_a_million() {
+    let config = AdaptiveConfig {
+        algorithm: AdaptiveAlgorithm::Gradient,
+        min: 5_000_000,
+        max: u64::MAX,
+    };
+    assert_eq!(AdaptiveLimit::new(config, 1, Micros::ZERO).limit(), 1_000_000);
+}
+
+#[test]
 fn a_change_of_the_mix_is_not_a_change_of_the_load() {
     let mut limit = gradient(100);
     window(&mut limit, 0, [10, 200], 10);

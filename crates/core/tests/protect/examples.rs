@@ -82,7 +82,7 @@ fn class(text: &str) -> PriorityClass {
 fn retry_spread_obeys_its_examples() {
     let text = include_str!("../../src/protect/retry_spread.txt");
     let start = |words: &[&str]| (RetrySpread::default(), time(words[1]));
-    check(text, 25, start, |(spread, extra_max), words| {
+    check(text, 29, start, |(spread, extra_max), words| {
         let [at, caller, wait, interval, expected] = words else {
             panic!("five columns: {words:?}")
         };
@@ -231,7 +231,7 @@ fn adaptive_limit_obeys_its_examples() {
         let config = AdaptiveConfig { algorithm, min, max };
         (AdaptiveLimit::new(config, start, Micros::ZERO), Micros::ZERO)
     };
-    check(text, 16, start, |(limit, now), words| {
+    check(text, 19, start, |(limit, now), words| {
         let [windows, responses, latency, in_flight, failed, expected] = words else {
             panic!("six columns: {words:?}")
         };

@@ -150,6 +150,56 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+    #[test]
+    fn the_oldest_waiter_is_found_wherever_it_waits(
+        steps in prop::collection::vec((0..4_u8, prop::sample::select(&PriorityClass::ALL), 0..10_000_u64), 1..60),
+    ) {
+        let wait_max = Micros::new(20_000);
+        let config = SlotQueueConfig { limit: 1, reserve_ppm: 0, queue_max: 12, wait_max };
+        let mut queue = SlotQueue::new(config, Micros::ZERO);
+        let mut holder = PriorityClass::Normal;
+        queue.enter(Micros::ZERO, QueueEntry::default());
+        let mut now = Micros::ZERO;
+        let mut waiting: BTreeMap<WaiterId, Micros> = BTreeMap::new();
+        for (action, class, gap) in steps {
+            now = Micros::new(now.get() + gap);
+            let position = if action == 0 { QueuePosition::Front } else { QueuePosition::Back };
+            match action {
+                0 | 1 => if let SlotDecision::Wait { waiter, displaced } = queue.enter(now, QueueEntry { class, position }) {
+                    displaced.map(|displaced| waiting.remove(&displaced));
+                    waiting.insert(waiter, now);
+                }
+                2 => if let Some(first) = waiting.keys().next().copied() {
+                    prop_assert!(queue.leave(now, first));
+                    waiting.remove(&first);
+                }
+                _ => {
+                    queue.release(now, holder);
+                    if let Some(grant) = queue.grant(now) {
+                        holder = grant.class;
+                        prop_assert_eq!(waiting.remove(&grant.waiter), Some(Micros::new(now.get() - grant.waited.get())));
+                    } else {
+                        holder = PriorityClass::Normal;
+                        queue.enter(now, QueueEntry::default());
+                    }
+                }
+            }
+            while let Some(expired) = queue.expire(now) {
+                let since = waiting.remove(&expired).expect("it waited");
+                prop_assert!(now.get() - since.get() >= wait_max.get());
+            }
+            let age = waiting.values().map(|since| now.get() - since.get()).max().unwrap_or(0);
+            prop_assert!(age < wait_max.get());
+            // The first reading ends a tick, so that the second is of this moment.
+            queue.read_usage(now);
+            prop_assert_eq!(queue.read_usage(now).wait_min, Micros::new(age));
+        }
+    }
+}
+
 #[test]
 fn the_shortest_age_of_the_oldest_waiter_tells_a_burst_from_overload() {
     let config = SlotQueueConfig {

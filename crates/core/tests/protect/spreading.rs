@@ -118,6 +118,32 @@ fn counters_have_queues_of_their_own_and_a_new_one_replaces_the_shortest() {
 }
 
 #[test]
+fn many_new_counters_replace_each_other_and_not_the_long_queues() {
+    let mut spread = RetrySpread::default();
+    let denial = |counter: u64, interval_s: u64| RetryDenial {
+        counter,
+        caller: 1,
+        wait: Micros::from_secs(1),
+        interval: Micros::from_secs(interval_s),
+        extra_max: Micros::from_secs(600),
+        draw: 0,
+    };
+    let now = Micros::from_secs(100);
+    for counter in 0..1_024 {
+        spread.extra(now, &denial(counter, 500));
+    }
+    for counter in 10_000..60_000 {
+        spread.extra(now, &denial(counter, 1));
+    }
+    let long = (0..1_024).filter(|counter| spread.queue_length(now, *counter) > Micros::from_secs(100));
+    let kept = long.count();
+    // The newcomers take one place among each sixteen.
+    assert_eq!(kept, 1_024 - 64);
+    let short = (10_000..60_000).filter(|counter| spread.queue_length(now, *counter) > Micros::ZERO);
+    assert_eq!(short.count(), 64);
+}
+
+#[test]
 fn return_times_are_kept_for_thousands_of_callers() {
     let mut spread = RetrySpread::default();
     let denial = |caller: u64| RetryDenial {

@@ -14,6 +14,8 @@ use std::sync::Arc;
 pub struct AnomalyDetector {
     total: RuleWatch,
     rules: HashMap<AlertRule, RuleWatch>,
+    /// The minute that was taken last.
+    last: Option<u64>,
 }
 
 /// The counts of one minute.
@@ -93,11 +95,17 @@ impl AnomalyDetector {
         Self {
             total: RuleWatch::new(),
             rules: HashMap::new(),
+            last: None,
         }
     }
 
-    /// Takes the counts of a minute that has ended, and returns every alert that is pending or fires. Minutes come in order.
+    /// Takes the counts of a minute that has ended, and returns every alert that is pending or fires. Minutes come in order; after one
+    /// that does not, the clock was set back, and what is known belongs to other times.
     pub fn minute(&mut self, minute: u64, counts: &MinuteCounts) -> Vec<Reading> {
+        if self.last.is_some_and(|last| minute <= last) {
+            *self = Self::new();
+        }
+        self.last = Some(minute);
         let mut readings = Vec::new();
         self.total.take(minute, counts.total, None, &mut readings);
         let mut subjects = self.rules.values().map(|watch| watch.subjects.len()).sum::<usize>();
@@ -442,6 +450,25 @@ mod tests {
         }
         assert_eq!(fired.iter().max(), Some(&3));
         assert_eq!(fired.last(), Some(&0), "{fired:?}");
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_makes_no_jump_of_one_minute_fire() {
+        let mut detector = AnomalyDetector::new();
+        for minute in 0..60 {
+            detector.minute(START + minute, &counts(1_000, 20, &[]));
+        }
+        detector.minute(START + 60, &counts(5_000, 20, &[]));
+        for minute in 30..60 {
+            let readings = detector.minute(START + minute, &counts(1_000, 20, &[]));
+            assert!(readings.is_empty(), "{minute}: {readings:?}");
+        }
+        // The minutes since then are a baseline again.
+        for minute in 60..62 {
+            detector.minute(START + minute, &counts(5_000, 20, &[]));
+        }
+        let readings = detector.minute(START + 62, &counts(5_000, 20, &[]));
+        assert_eq!(firing(&readings), ["checks_jump all", "checks_jump plan"]);
     }
 
     #[test]

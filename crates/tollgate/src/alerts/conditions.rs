@@ -34,6 +34,10 @@ pub(super) struct ObservedStates {
     pub(super) audit_broken: bool,
     /// The origin of the live version, where only pushes are expected and it is another.
     pub(super) drift_source: Option<String>,
+    /// True while the other instances cannot be seen: what is known is that of this one.
+    pub(super) is_fleet_unknown: bool,
+    /// True while the origin of the live version cannot be read.
+    pub(super) is_origin_unknown: bool,
 }
 
 /// One in so many checks may meet an error.
@@ -48,6 +52,19 @@ impl ObservedStates {
     pub(super) fn with_minute(self, minute: Option<(u64, MinuteCounts)>) -> Observation {
         Observation { states: self, minute }
     }
+}
+
+/// The kinds of which it is not known whether their condition holds, unless it was found. The others of them may go on.
+pub(super) fn unknown_kinds(states: &ObservedStates) -> Vec<AlertKind> {
+    let of_fleet = [
+        AlertKind::StoreUnavailable,
+        AlertKind::RulesRejected,
+        AlertKind::RulesDiffer,
+    ];
+    let of_fleet = of_fleet.into_iter().filter(|_| states.is_fleet_unknown);
+    of_fleet
+        .chain(states.is_origin_unknown.then_some(AlertKind::Drift))
+        .collect()
 }
 
 /// The conditions that hold.
@@ -230,6 +247,18 @@ mod tests {
         ] {
             check(with(change), &[expected]);
         }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_unknown() {
+        let mut states = ObservedStates::default();
+        assert_eq!(unknown_kinds(&states), []);
+        states.is_origin_unknown = true;
+        assert_eq!(unknown_kinds(&states), [AlertKind::Drift]);
+        states.is_fleet_unknown = true;
+        let kinds = unknown_kinds(&states);
+        assert!(kinds.contains(&AlertKind::RulesDiffer) && kinds.contains(&AlertKind::StoreUnavailable));
+        assert!(!kinds.contains(&AlertKind::StoreSlow));
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub enum AlertKind {
 }
 
 /// The weight of an alert.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AlertSeverity {
     /// To be looked at in working hours.
@@ -180,7 +180,6 @@ impl AlertKind {
                 | Self::SubjectJump
                 | Self::StoreSlow
                 | Self::Errors
-                | Self::RulesStale
                 | Self::RulesDiffer
         )
     }

@@ -47,13 +47,14 @@ const TOP_MAX: usize = 20;
 impl Observer {
     /// Observes the instance at a Unix time in milliseconds.
     pub(super) async fn observe(&mut self, gate: &Gate, control: &Control, now: u64) -> Observation {
-        let fleet = control.instances().await;
+        let fleet = control.recent_instances().await;
         let status = control.status();
         let store = gate.store().status();
         let control_metrics = &gate.metrics().control;
         let (checks, errors) = self.errors_of_a_minute(gate, &store);
         let is_git_only = status.edits == "git" && status.version > 0;
         let source = if is_git_only { control.live_source().await } else { None };
+        let is_origin_unknown = is_git_only && source.is_none();
         let is_cache_away = status.cache.as_ref().is_none_or(|cache| !cache.up);
         let is_followed = status.revision > 0 || control.options().is_managed;
         let is_away = is_followed && !status.database.up && is_cache_away;
@@ -83,6 +84,8 @@ impl Observer {
             regressed: status.regressed.is_some(),
             audit_broken: control_metrics.audit_broken.get() > 0,
             drift_source: source.filter(|source| !source.starts_with("push")),
+            is_fleet_unknown: fleet.error.is_some(),
+            is_origin_unknown,
         }
         .with_minute(self.minute(gate))
     }
@@ -99,7 +102,7 @@ impl Observer {
         }
         // A minute without a measurement has no counts.
         let total = totals.values.last().copied().flatten()?;
-        Some((newest, minute_counts(gate, newest, check_counts(&total.counts))))
+        Some((newest, minute_counts(gate, newest, total_counts(&total.counts))))
     }
 
     /// Checks and errors of the last minute.
@@ -121,6 +124,14 @@ impl Observer {
             now.checks.saturating_sub(before.checks),
             now.errors.saturating_sub(before.errors),
         )
+    }
+}
+
+/// The checks of all rules. A shadow denial is an allowed check, and is counted once per rule.
+fn total_counts(counts: &StepCounts) -> CheckCounts {
+    CheckCounts {
+        checks: u64::from(counts.allowed) + u64::from(counts.denied),
+        denials: counts.denied.into(),
     }
 }
 
@@ -165,4 +176,22 @@ fn top_subjects(gate: &Gate, minute: u64) -> HashMap<RuleName, Vec<(Arc<SubjectV
     rules
         .map(|part| (part.name, part.rows.into_iter().filter_map(subject).collect()))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shadow_denials_are_no_further_checks_in_total() {
+        let counts = StepCounts {
+            allowed: 7,
+            denied: 2,
+            shadow_denied: 21,
+        };
+        let total = CheckCounts { checks: 9, denials: 2 };
+        assert_eq!(total_counts(&counts), total);
+        // Of a rule, those that its shadow mode allowed are not among the allowed ones.
+        assert_eq!(check_counts(&counts).checks, 30);
+    }
 }

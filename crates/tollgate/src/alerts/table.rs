@@ -83,6 +83,11 @@ impl AlertTable {
         });
     }
 
+    /// The active alert of a key.
+    pub(super) fn get(&self, key: &AlertKey) -> Option<&Alert> {
+        self.active.get(key)
+    }
+
     /// Pending and firing alerts.
     pub(super) fn active(&self) -> impl Iterator<Item = &Alert> {
         self.active.values()
@@ -203,6 +208,15 @@ mod tests {
             [AlertKind::DenialsJump]
         );
         assert_eq!(is_explained(&table, 3_000 + AFTER_STORE_MS), []);
+    }
+
+    #[test]
+    fn rules_that_do_not_arrive_are_told_while_the_store_is_unavailable() {
+        let mut table = AlertTable::default();
+        let store = reading(AlertKind::StoreUnavailable, None, AlertLevel::Firing);
+        let stale = reading(AlertKind::RulesStale, None, AlertLevel::Firing);
+        table.update(DetectorKind::Thresholds, vec![store, stale], 0);
+        assert!(table.active().all(|alert| !table.is_explained(alert, 0)));
     }
 
     #[test]

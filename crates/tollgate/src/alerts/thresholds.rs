@@ -48,8 +48,9 @@ const fn persistence(kind: AlertKind) -> Persistence {
 }
 
 impl ThresholdDetector {
-    /// Takes the conditions that hold now, and returns every alert that is pending or fires.
-    pub(super) fn tick(&mut self, conditions: &[AlertCondition]) -> Vec<Reading> {
+    /// Takes the conditions that hold now, and those of which that is not known, which keep their level. Returns every alert that is
+    /// pending or fires.
+    pub(super) fn tick(&mut self, conditions: &[AlertCondition], unknown: &[AlertKind]) -> Vec<Reading> {
         let mut readings = Vec::new();
         for (kind, _) in AlertKind::ALL {
             if kind.is_anomaly() {
@@ -57,14 +58,14 @@ impl ThresholdDetector {
             }
             let watch = self.watches.entry(kind).or_default();
             let found = conditions.iter().find(|condition| condition.kind == kind);
-            let finding = match found {
-                Some(_) => Finding::Holds,
-                None => Finding::Gone,
-            };
             if let Some(found) = found {
                 watch.last = Some(found.clone());
             }
-            let level = watch.state.step(finding, persistence(kind));
+            let level = match found {
+                Some(_) => watch.state.step(Finding::Holds, persistence(kind)),
+                None if unknown.contains(&kind) => watch.state.level(),
+                None => watch.state.step(Finding::Gone, persistence(kind)),
+            };
             match (&watch.last, level) {
                 (_, AlertLevel::Quiet) => watch.last = None,
                 (Some(condition), level) => readings.push(Reading {
@@ -101,8 +102,8 @@ mod tests {
             readings.len() == 1 && readings.iter().all(|reading| reading.level == AlertLevel::Firing)
         };
         let condition = [condition(kind)];
-        let to_fire = (1..=1_000).find(|_| is_firing(detector.tick(&condition)));
-        let to_resolve = (1..=1_000).find(|_| detector.tick(&[]).is_empty());
+        let to_fire = (1..=1_000).find(|_| is_firing(detector.tick(&condition, &[])));
+        let to_resolve = (1..=1_000).find(|_| detector.tick(&[], &[]).is_empty());
         (to_fire.unwrap_or(0), to_resolve.unwrap_or(0))
     }
 
@@ -131,7 +132,7 @@ mod tests {
         // Away for 10 s of every minute, for an hour.
         for tick in 0..720 {
             let away = [condition(AlertKind::StoreUnavailable)];
-            let readings = detector.tick(if tick % 12 < 2 { &away } else { &[] });
+            let readings = detector.tick(if tick % 12 < 2 { &away } else { &[] }, &[]);
             levels.push(readings.first().map_or(AlertLevel::Quiet, |reading| reading.level));
         }
         levels.dedup();
@@ -139,10 +140,25 @@ mod tests {
     }
 
     #[test]
+    fn an_alert_does_not_end_while_its_source_cannot_be_read() {
+        let mut detector = ThresholdDetector::default();
+        let drift = [condition(AlertKind::Drift)];
+        let firing = detector.tick(&drift, &[]);
+        assert_eq!(firing.len(), 1);
+        for _ in 0..100 {
+            assert_eq!(detector.tick(&[], &[AlertKind::Drift]), firing);
+        }
+        assert_eq!(detector.tick(&[], &[]), firing);
+        assert!(detector.tick(&[], &[]).is_empty());
+        // Nor does one begin.
+        assert!(detector.tick(&[], &[AlertKind::Drift]).is_empty());
+    }
+
+    #[test]
     fn an_alert_keeps_the_summary_of_its_condition_until_it_resolves() {
         let mut detector = ThresholdDetector::default();
-        detector.tick(&[condition(AlertKind::ControlForked)]);
-        let readings = detector.tick(&[]);
+        detector.tick(&[condition(AlertKind::ControlForked)], &[]);
+        let readings = detector.tick(&[], &[]);
         let expected = Reading {
             key: AlertKey::new(AlertKind::ControlForked),
             level: AlertLevel::Firing,

@@ -11,7 +11,7 @@ pub(super) use self::body::{Envelope, render};
 pub(super) use self::outbox::Outbox;
 
 use self::address::is_public;
-use crate::server::net::http_client::{HttpUrl, exchange_status, native_roots, tls_connector};
+use crate::server::net::http_client::{HttpUrl, exchange_status, read_native_roots, tls_connector};
 use bytes::Bytes;
 use hmac::{Hmac, Mac};
 use http_body_util::Full;
@@ -58,6 +58,8 @@ pub struct Delivery {
 
 /// The longest time of a delivery, the resolution of its name included.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest time of a connection to one of its addresses.
+const ADDRESS_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 impl WebhookUrl {
     /// Parses a URL.
@@ -84,13 +86,25 @@ impl WebhookSecret {
 
     /// The signature of a body that is sent at a Unix time in seconds: `t=…,v1=…`.
     fn sign(&self, at: u64, body: &[u8]) -> String {
+        format!("t={at},v1={}", self.code(&[at.to_string().as_bytes(), b".", body]))
+    }
+
+    /// The code of a text in several parts, in hexadecimal.
+    fn code(&self, parts: &[&[u8]]) -> String {
         let mut mac = <Hmac<Sha256> as Mac>::new_from_slice(self.0.as_bytes()).expect("any length is a key");
-        mac.update(at.to_string().as_bytes());
-        mac.update(b".");
-        mac.update(body);
+        for part in parts {
+            mac.update(part);
+        }
         let code = mac.finalize().into_bytes();
-        let hex: String = code.iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("t={at},v1={hex}")
+        code.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+impl Delivery {
+    /// True if the receiver rejected the message: another try will not help, unless the receiver changes.
+    fn is_rejected(&self) -> bool {
+        self.status
+            .is_some_and(|status| (400..500).contains(&status) && ![408, 429].contains(&status))
     }
 }
 
@@ -132,7 +146,7 @@ impl Webhook {
         let status = match &url.tls_name {
             None => exchange_status(stream, request).await,
             Some(name) => {
-                let connector = tls_connector(native_roots(), &[]).map_err(|error| error.to_string())?;
+                let connector = tls_connector(read_native_roots().await, &[]).map_err(|error| error.to_string())?;
                 let stream = connector.connect(name.clone(), stream).await;
                 let stream = stream.map_err(|error| format!("TLS handshake failed: {error}"))?;
                 exchange_status(stream, request).await
@@ -142,14 +156,7 @@ impl Webhook {
     }
 
     async fn connect(&self) -> Result<TcpStream, String> {
-        let mut error = "its name has no address".to_owned();
-        for address in self.addresses().await? {
-            match TcpStream::connect(address).await {
-                Ok(stream) => return Ok(stream),
-                Err(failed) => error = format!("cannot connect: {failed}"),
-            }
-        }
-        Err(error)
+        connect_to_one(&self.addresses().await?, ADDRESS_TIMEOUT).await
     }
 
     /// The addresses of the receiver. One that is not public rejects all of them: which one is used must not depend on their order.
@@ -163,6 +170,19 @@ impl Webhook {
             Some(address) => Err(refusal(address)),
         }
     }
+}
+
+/// Connects to the first address that answers within a time each: one that drops packets must not use up the time of all.
+async fn connect_to_one(addresses: &[SocketAddr], each: Duration) -> Result<TcpStream, String> {
+    let mut error = "its name has no address".to_owned();
+    for address in addresses {
+        match timeout(each, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(failed)) => error = format!("cannot connect: {failed}"),
+            Err(_) => error = "cannot connect: no answer".to_owned(),
+        }
+    }
+    Err(error)
 }
 
 fn refusal(address: IpAddr) -> String {
@@ -222,6 +242,28 @@ mod tests {
         ] {
             assert!(WebhookUrl::parse(url, false).is_err(), "{url}");
         }
+    }
+
+    #[tokio::test]
+    async fn an_address_that_does_not_answer_leaves_time_for_the_next() {
+        let ephemeral = "127.0.0.1:0".parse().expect("an address");
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        socket.bind(ephemeral).expect("a port");
+        // Beyond its backlog, which nobody empties, the first packet of a connection is dropped.
+        let full = socket.listen(1).expect("it listens");
+        let full_address = full.local_addr().expect("an address");
+        let mut held = Vec::new();
+        while let Ok(stream) = timeout(Duration::from_millis(300), TcpStream::connect(full_address)).await {
+            held.push(stream);
+            assert!(held.len() < 100, "its backlog has no end");
+        }
+        let open = tokio::net::TcpListener::bind(ephemeral).await.expect("a port");
+        let open_address = open.local_addr().expect("an address");
+        let addresses = [full_address, open_address];
+        let connected = connect_to_one(&addresses, Duration::from_millis(300)).await;
+        assert_eq!(connected.expect("one answers").peer_addr().ok(), Some(open_address));
+        let error = connect_to_one(&addresses[..1], Duration::from_millis(50)).await;
+        assert_eq!(error.err().as_deref(), Some("cannot connect: no answer"));
     }
 
     #[test]

@@ -158,6 +158,8 @@ struct FleetState {
     too_old: Vec<String>,
     /// The report failed, and that was logged.
     is_unreported: bool,
+    /// All instances as they were read last, with the time of that.
+    last_view: Option<(FleetView, Instant)>,
 }
 
 impl Fleet {
@@ -170,6 +172,34 @@ impl Control {
     /// All live instances.
     pub async fn instances(&self) -> FleetView {
         view(&self.parts).await
+    }
+
+    /// All live instances, as they were a moment ago: for those who look often. Each instance reads the statuses of all of them.
+    pub(crate) async fn recent_instances(&self) -> FleetView {
+        let parts = &self.parts;
+        // A control service has just read them for its report.
+        let age_max = match parts.database.is_some() {
+            true => 5 * REPORT_INTERVAL,
+            false => VIEW_INTERVAL,
+        };
+        let recent = match &parts.fleet.state().last_view {
+            Some((view, at)) if at.elapsed() < age_max => Some(view.clone()),
+            _ => None,
+        };
+        match recent {
+            Some(mut view) => {
+                let own = own(parts);
+                if let Some(known) = view.instances.iter_mut().find(|instance| instance.id == own.id) {
+                    *known = own;
+                }
+                view
+            }
+            None => {
+                let view = view(parts).await;
+                parts.fleet.state().last_view = Some((view.clone(), Instant::now()));
+                view
+            }
+        }
     }
 
     /// The instances that were too old a moment ago to read the rows that this one writes: they go on without them.
@@ -218,8 +248,13 @@ fn show(parts: &ControlParts, view: FleetView) {
         .instances
         .iter()
         .filter(|instance| instance.status.formats < parts.options.format);
-    parts.fleet.state().too_old = old.map(|instance| instance.id.clone()).collect();
-    warn(parts, view.warnings);
+    let old: Vec<String> = old.map(|instance| instance.id.clone()).collect();
+    let warnings = view.warnings.clone();
+    let mut state = parts.fleet.state();
+    state.too_old = old;
+    state.last_view = Some((view, Instant::now()));
+    drop(state);
+    warn(parts, warnings);
 }
 
 /// Logs the first of several failed reports.
@@ -336,6 +371,8 @@ fn warnings(instances: &[FleetInstance], unverified: usize) -> Vec<String> {
 }
 
 const REPORT_INTERVAL: Duration = Duration::from_secs(2);
+/// The interval at which an instance without a database looks at all others.
+const VIEW_INTERVAL: Duration = Duration::from_secs(30);
 /// The shortest time between two reports.
 const REPORT_GAP: Duration = Duration::from_millis(100);
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);

@@ -16,6 +16,7 @@ mod request;
 mod routes;
 mod service;
 pub mod settings;
+mod streams;
 
 pub use offline::NewPrincipal;
 pub use settings::{AdminOptions, AdminSettings, AdminToken, AnonymousAccess, ExternalUrl, SubjectDisplay};

@@ -480,27 +480,29 @@ fn a_stream_ends_with_its_session_and_with_the_server() {
 }
 
 #[test]
-fn streams_are_bounded() {
+fn streams_of_one_token_are_bounded() {
     let server = sampled();
-    // From two addresses, because connections of one are bounded too.
-    let open = |last: u8| {
-        let from = std::net::SocketAddr::from(([127, 0, 0, last], 0));
-        let stream = server.runtime.block_on(async {
-            let socket = tokio::net::TcpSocket::new_v4().unwrap();
-            socket.bind(from).unwrap();
-            socket.connect(server.address).await.unwrap().into_std().unwrap()
-        });
-        stream.set_nonblocking(false).unwrap();
-        Events::over(
-            stream,
-            &server,
-            &format!(" HTTP/1.1\r\nAuthorization: Bearer {VIEWER}\r\n"),
-        )
-    };
-    let mut streams: Vec<Events> = (0..64).map(|number| open(1 + number % 2)).collect();
+    let mut streams: Vec<Events> = (0..8).map(|_| Events::open(&server, "", VIEWER, "")).collect();
     assert!(streams.iter().all(|stream| stream.head.starts_with("HTTP/1.1 200")));
-    let refused = open(3);
+    let refused = Events::open(&server, "", VIEWER, "");
     assert!(refused.head.starts_with("HTTP/1.1 503"), "{}", refused.head);
+    // Others have places of their own.
+    let mut other = Events::open(&server, "", OPERATOR, "");
+    other.until("totals", |_| true);
     streams.pop();
-    eventually("a place is free again", || open(3).head.starts_with("HTTP/1.1 200"));
+    eventually("a place is free again", || {
+        Events::open(&server, "", VIEWER, "").head.starts_with("HTTP/1.1 200")
+    });
+}
+
+#[test]
+fn too_many_checks_of_one_caller_are_told_when_to_come_again() {
+    let server = AdminServer::start();
+    let body = json!({ "domain": "default", "attributes": { "merchant": "m_1" } });
+    let check = || server.request("POST", "/v1/try").token(OPERATOR).json(&body).send();
+    // 300 a minute, of which one may begin in between.
+    let denied = (0..601).map(|_| check()).find(|answer| answer.status != 200);
+    let denied = denied.expect("one is denied");
+    assert_eq!((denied.status, denied.header("retry-after")), (429, Some("60")));
+    assert_eq!(denied.json()["code"], "too-many-requests");
 }

@@ -24,6 +24,7 @@ fn readable(server: &AdminServer, token: &str) -> String {
         "/v1/versions",
         "/v1/instances",
         "/v1/audit",
+        "/v1/alerts",
     ] {
         let answer = server.request("GET", path).token(token).send();
         let _ = writeln!(text, "{path} {} {:?}", answer.body, answer.headers);
@@ -51,6 +52,13 @@ fn server(display: SubjectDisplay) -> AdminServer {
     server.create(&row, &body).expect(201);
     let attribute = format!("/v1/attribute?source=merchant&subject={SECRET}&name=tier");
     server.create(&attribute, &json!({ "value": "gold" })).expect(201);
+    let silence = json!({
+        "domain": "default",
+        "subject": { "merchant": SECRET },
+        "until": tollgate::control::database::now_ms() + 3_600_000,
+        "reason": format!("{SECRET} runs a sale"),
+    });
+    server.by_admin("POST", "/v1/alerts/silence").json(&silence).expect(201);
     server
 }
 

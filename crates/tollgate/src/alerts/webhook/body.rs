@@ -1,6 +1,7 @@
 //! The body of a message: JSON of Alertmanager's webhooks, version 4, with a member `tollgate`.
 
-use crate::alerts::model::{Alert, AlertState};
+use super::{Webhook, WebhookSecret};
+use crate::alerts::model::{Alert, AlertKey, AlertState};
 use crate::alerts::notifier::AlertMessage;
 use crate::calendar::rfc3339;
 use crate::config::SubjectDisplay;
@@ -27,20 +28,22 @@ pub(in crate::alerts) struct Envelope {
     pub(in crate::alerts) is_test: bool,
 }
 
-/// Alerts in one message; the others are counted.
-const ALERTS_MAX: usize = 100;
 /// The time of something that has not ended.
 const NOT_ENDED: &str = "0001-01-01T00:00:00Z";
 
 /// Renders one message.
-pub(in crate::alerts) fn render(receiver: &str, message: &AlertMessage, envelope: &Envelope) -> Bytes {
-    let shown = message.alerts.iter().take(ALERTS_MAX);
-    let alerts: Vec<Value> = shown.map(|alert| alert_json(alert, envelope)).collect();
+pub(in crate::alerts) fn render(webhook: &Webhook, message: &AlertMessage, envelope: &Envelope) -> Bytes {
+    let receiver = &webhook.name;
+    let alerts: Vec<Value> = message
+        .alerts
+        .iter()
+        .map(|alert| alert_json(alert, webhook, envelope))
+        .collect();
     let is_firing = message.alerts.iter().any(|alert| alert.state == AlertState::Firing);
     let body = json!({
         "version": "4",
         "groupKey": format!("tollgate/{receiver}"),
-        "truncatedAlerts": message.alerts.len().saturating_sub(ALERTS_MAX),
+        "truncatedAlerts": message.left_out,
         "status": if is_firing { "firing" } else { "resolved" },
         "receiver": receiver,
         "groupLabels": {},
@@ -62,7 +65,7 @@ pub(in crate::alerts) fn render(receiver: &str, message: &AlertMessage, envelope
     Bytes::from(body.to_string())
 }
 
-fn alert_json(alert: &Alert, envelope: &Envelope) -> Value {
+fn alert_json(alert: &Alert, webhook: &Webhook, envelope: &Envelope) -> Value {
     let kind = alert.key.kind;
     let mut labels = Map::new();
     labels.insert("alertname".into(), kind.name().into());
@@ -89,8 +92,21 @@ fn alert_json(alert: &Alert, envelope: &Envelope) -> Value {
         "startsAt": rfc3339(alert.since),
         "endsAt": alert.resolved_at.map_or_else(|| NOT_ENDED.to_owned(), rfc3339),
         "generatorURL": envelope.external_url,
-        "fingerprint": alert.id,
+        "fingerprint": fingerprint(&alert.key, &webhook.secret),
     })
+}
+
+/// The identity of an alert for one receiver: the same after a restart and from another control service. With the secret, as it would
+/// otherwise tell which subject is behind a mask.
+fn fingerprint(key: &AlertKey, secret: &WebhookSecret) -> String {
+    let rule = key.rule.iter().flat_map(|name| [&*name.domain, &*name.rule]);
+    let subject = key.subject.iter().flat_map(|subject| subject.iter());
+    let subject = subject.flat_map(|(name, value)| [name.as_str(), value.as_str()]);
+    let parts: Vec<&str> = [key.kind.name()].into_iter().chain(rule).chain(subject).collect();
+    // As JSON, so that no two keys have one text.
+    let mut code = secret.code(&[b"fingerprint:", json!(parts).to_string().as_bytes()]);
+    code.truncate(16);
+    code
 }
 
 /// The labels or annotations that all alerts have in common.
@@ -106,7 +122,8 @@ fn common(alerts: &[Value], member: &str) -> Map<String, Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::alerts::model::{AlertKey, AlertKind, AlertRule};
+    use crate::alerts::WebhookUrl;
+    use crate::alerts::model::{AlertKind, AlertRule};
     use std::sync::Arc;
 
     fn alert(kind: AlertKind, merchant: Option<&str>, state: AlertState) -> Alert {
@@ -129,9 +146,19 @@ mod tests {
         }
     }
 
+    fn webhook(secret: &str) -> Webhook {
+        Webhook {
+            name: "ops".into(),
+            url: WebhookUrl::parse("https://hooks.example/", false).expect("a URL"),
+            secret: WebhookSecret::new(secret).expect("long enough"),
+            allow_private: false,
+        }
+    }
+
     fn rendered(alerts: Vec<Alert>) -> Value {
         let message = AlertMessage {
             alerts,
+            left_out: 30,
             is_digest: false,
         };
         let envelope = Envelope {
@@ -141,7 +168,7 @@ mod tests {
             audit_end: Some((9, "ab".repeat(32))),
             ..Envelope::default()
         };
-        serde_json::from_slice(&render("ops", &message, &envelope)).expect("it is JSON")
+        serde_json::from_slice(&render(&webhook("0123456789abcdef"), &message, &envelope)).expect("it is JSON")
     }
 
     #[test]
@@ -155,7 +182,7 @@ mod tests {
             ("version", json!("4")),
             ("status", json!("firing")),
             ("receiver", json!("ops")),
-            ("truncatedAlerts", json!(0)),
+            ("truncatedAlerts", json!(30)),
             ("commonLabels", labels),
             ("externalURL", json!("https://gate.example")),
         ] {
@@ -168,16 +195,41 @@ mod tests {
         assert_eq!(firing["endsAt"], "0001-01-01T00:00:00Z");
         assert_eq!(firing["labels"]["alertname"], "subject_jump");
         assert_eq!(firing["labels"]["subject"], "merchant=me***");
+        let over = rendered(vec![alert(AlertKind::DenialsJump, None, AlertState::Resolved)]);
+        assert_eq!(over["status"], "resolved");
         assert_eq!(body["tollgate"]["revision"], 7);
         assert_eq!(body["tollgate"]["audit"], json!({ "seq": 9, "hash": "ab".repeat(32) }));
     }
 
     #[test]
-    fn a_long_message_is_cut_and_says_so() {
-        let alerts = vec![alert(AlertKind::DenialsJump, None, AlertState::Resolved); 130];
-        let body = rendered(alerts);
-        assert_eq!(body["alerts"].as_array().map(Vec::len), Some(100));
-        assert_eq!(body["truncatedAlerts"], 30);
-        assert_eq!(body["status"], "resolved");
+    fn a_fingerprint_is_that_of_the_key_and_the_receiver() {
+        let of = |alert: &Alert, secret| fingerprint(&alert.key, &webhook(secret).secret);
+        let firing = alert(AlertKind::SubjectJump, Some("m_42"), AlertState::Firing);
+        let first = of(&firing, "0123456789abcdef");
+        assert_eq!(first.len(), 16);
+        // Another process, and the end of it.
+        let again = Alert {
+            id: "ffffffffffffffff".into(),
+            state: AlertState::Resolved,
+            value: 7,
+            ..firing.clone()
+        };
+        assert_eq!(of(&again, "0123456789abcdef"), first);
+        let others = [
+            of(&firing, "another secret of it"),
+            of(
+                &alert(AlertKind::SubjectJump, Some("m_43"), AlertState::Firing),
+                "0123456789abcdef",
+            ),
+            of(
+                &alert(AlertKind::SubjectJump, None, AlertState::Firing),
+                "0123456789abcdef",
+            ),
+            of(
+                &alert(AlertKind::DenialsJump, Some("m_42"), AlertState::Firing),
+                "0123456789abcdef",
+            ),
+        ];
+        assert!(!others.contains(&first), "{others:?}");
     }
 }

@@ -12,12 +12,14 @@ use flate2::write::DeflateEncoder;
 use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 
 /// The figures of the others, as they were read last.
 #[derive(Debug, Default)]
 pub(in crate::control) struct FleetFigures {
-    reports: Arc<Vec<FiguresReport>>,
+    /// None: they could not be read.
+    reports: Option<Arc<Vec<FiguresReport>>>,
     read_at: Option<Instant>,
     /// Rules that were asked for here, and when that was.
     watched: Vec<(RuleName, Instant)>,
@@ -53,9 +55,9 @@ impl Control {
             return None;
         }
         let mut figures = parts.fleet.figures.lock().await;
-        let is_new = figures.watch(rule);
-        if !is_new && figures.read_at.is_some_and(|at| at.elapsed() < READ_INTERVAL) {
-            return Some(Arc::clone(&figures.reports));
+        figures.watch(rule);
+        if figures.is_recent() {
+            return figures.reports.clone();
         }
         let watched: Vec<RuleName> = figures.watched.iter().map(|(name, _)| name.clone()).collect();
         let read = async {
@@ -67,35 +69,30 @@ impl Control {
             read_figures(parts).await
         };
         figures.read_at = Some(Instant::now());
-        match timeout(READ_TIMEOUT, read).await {
-            Ok(Ok(found)) => {
-                let reports = found.iter().filter_map(|bytes| decode(bytes));
-                figures.reports = Arc::new(reports.collect());
-                Some(Arc::clone(&figures.reports))
-            }
-            // This instance alone, until the store answers again.
-            Ok(Err(_)) | Err(_) => {
-                figures.reports = Arc::default();
-                None
-            }
-        }
+        // Otherwise this instance alone, until the store answers again.
+        figures.reports = match timeout(READ_TIMEOUT, read).await {
+            Ok(Ok(found)) => spawn_blocking(move || Arc::new(decode_all(&found))).await.ok(),
+            Ok(Err(_)) | Err(_) => None,
+        };
+        figures.reports.clone()
     }
 }
 
 impl FleetFigures {
-    /// Adds a rule that is looked at. True if it was not.
-    fn watch(&mut self, rule: Option<&RuleName>) -> bool {
+    /// True if they were read, or could not be read, a moment ago.
+    fn is_recent(&self) -> bool {
+        self.read_at.is_some_and(|at| at.elapsed() < READ_INTERVAL)
+    }
+
+    /// Adds a rule that is looked at. Others are told of it with the next reading.
+    fn watch(&mut self, rule: Option<&RuleName>) {
         self.watched.retain(|(_, at)| at.elapsed() < WATCHED_TIME);
-        let Some(rule) = rule else { return false };
+        let Some(rule) = rule else { return };
         match self.watched.iter_mut().find(|(known, _)| known == rule) {
-            Some((_, at)) => {
-                *at = Instant::now();
-                false
-            }
+            Some((_, at)) => *at = Instant::now(),
             None => {
                 self.watched.insert(0, (rule.clone(), Instant::now()));
                 self.watched.truncate(WATCHED_MAX);
-                true
             }
         }
     }
@@ -114,6 +111,10 @@ fn encode(mut report: FiguresReport) -> Option<Vec<u8>> {
         report = report.halved();
     }
     None
+}
+
+fn decode_all(found: &[Vec<u8>]) -> Vec<FiguresReport> {
+    found.iter().filter_map(|bytes| decode(bytes)).collect()
 }
 
 fn decode(deflated: &[u8]) -> Option<FiguresReport> {

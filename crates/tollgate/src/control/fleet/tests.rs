@@ -500,6 +500,20 @@ fn a_status_fits_its_bound_and_reads_as_it_was_written() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_looks_often_does_not_read_all_statuses_each_time() {
+    let server = Server::start(ServerKind::Redis70);
+    let start = || Instance::start(&DatabaseChoice::None, FILE_LAYER, Some(cache(&server)));
+    let first = start().await;
+    assert_eq!(first.control.recent_instances().await.instances.len(), 1);
+    let _second = start().await;
+    first.sees(2).await;
+    // Its own status is that of now, and the others are those of before.
+    let view = first.control.recent_instances().await;
+    let ids: Vec<&str> = view.instances.iter().map(|instance| &*instance.id).collect();
+    assert_eq!(ids, [first.id()]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_has_expired_withdraws_none_that_came_after_it() {
     let server = Server::start(ServerKind::Redis70);
     let member = Instance::start(&DatabaseChoice::None, FILE_LAYER, Some(cache(&server))).await;
@@ -574,4 +588,12 @@ async fn figures_of_all_instances_add_up_on_a_dashboard() {
         list.instances == 3 && rows == [("{\"merchant\":\"m_1\"}", 4, 4)]
     })
     .await;
+    drop(server);
+    eventually("the store is unavailable", async || {
+        publisher.control.fleet_figures(None).await.is_none()
+    })
+    .await;
+    // Also who asks in the next moment, before they are read again: the scope does not flip.
+    assert_eq!(publisher.control.fleet_figures(None).await, None);
+    assert_eq!(publisher.control.fleet_figures(Some(&plan)).await, None);
 }

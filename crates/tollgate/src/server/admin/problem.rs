@@ -71,8 +71,7 @@ impl AdminProblem {
         problem.with_header(hyper::header::WWW_AUTHENTICATE, "Bearer")
     }
 
-    pub(in crate::server::admin) fn too_many() -> Self {
-        let detail = "too many attempts; wait a minute";
+    pub(in crate::server::admin) fn too_many(detail: &'static str) -> Self {
         let problem = Self::new(StatusCode::TOO_MANY_REQUESTS, "too-many-requests", detail);
         problem.with_header(RETRY_AFTER, "60")
     }

@@ -12,6 +12,7 @@ use super::reply::Reply;
 use super::request::{Call, Query};
 use super::routes::{Body, Route};
 use super::settings::AdminOptions;
+use super::streams::OpenStreams;
 use crate::control::database::{IdempotencyKey, StoredResponse, with_shared_deadline};
 use crate::control::{Control, RuleLayer, with_idempotency_key};
 use crate::server::gate::Gate;
@@ -43,8 +44,7 @@ pub(super) struct AdminService {
     logins: Semaphore,
     /// Requests whose bodies may be large: each takes as much memory.
     large: Semaphore,
-    /// Open event streams.
-    pub(super) streams: Arc<Semaphore>,
+    pub(super) streams: OpenStreams,
     /// True once the server stops: streams end.
     pub(super) stopping: watch::Sender<bool>,
     /// Of checks from the dashboard.
@@ -67,7 +67,7 @@ impl AdminService {
             requests: Semaphore::new(REQUESTS_MAX),
             logins: Semaphore::new(LOGINS_MAX),
             large: Semaphore::new(LARGE_MAX),
-            streams: Arc::new(Semaphore::new(STREAMS_MAX)),
+            streams: OpenStreams::default(),
             stopping: watch::Sender::new(false),
             checks: CheckLimit::new(),
             in_flight: Mutex::default(),
@@ -303,8 +303,6 @@ const REQUESTS_MAX: usize = 32;
 const LOGINS_MAX: usize = 16;
 /// Requests with large bodies at a time.
 const LARGE_MAX: usize = 4;
-/// Event streams at a time.
-const STREAMS_MAX: usize = 64;
 const SMALL_BYTES_MAX: usize = 64 << 10;
 /// 16 MiB of text, the most that a version may have, escaped as JSON.
 const LARGE_BYTES_MAX: usize = 20 << 20;

@@ -52,18 +52,25 @@ type RuleName = (Box<str>, Option<Box<str>>);
 /// The rule as its queues need it.
 #[derive(Debug, Default)]
 struct RuleQueue {
-    /// True once an attempt of another cost than one was admitted: until then the mean is one, and nothing is counted.
+    /// True once an attempt of another cost than one was admitted: until then the mean is one, and only the first attempts are
+    /// counted, for the mean afterwards.
     has_costs: AtomicBool,
     admitted: AtomicU64,
     units: AtomicU64,
-    completions: RecentCount,
+    slots: RecentCount,
     /// The return time of the last caller, in microseconds since the start.
     until_us: AtomicU64,
 }
 
-/// Events by second, of the last ten seconds.
+/// Slots that were taken, by second, in the last ten seconds. Each is given back once, so that over a while as many end.
 #[derive(Debug, Default)]
-struct RecentCount([AtomicU64; COUNT_SLOTS]);
+struct RecentCount {
+    by_second: [AtomicU64; COUNT_SLOTS],
+    /// The second of the first one, and one more; 0: none yet.
+    first: AtomicU64,
+    /// Those since the start, counted up to [`COMPLETIONS_MIN`].
+    known: AtomicU64,
+}
 
 impl Default for RetryQueues {
     fn default() -> Self {
@@ -228,7 +235,7 @@ impl VerdictObserver for RetryQueues {
                 .window
                 .is_some_and(|window| matches!(window.limit(), Limit::Concurrency(_)))
             {
-                queue.completions.add(self.now(), cost.get());
+                queue.slots.add(self.now(), cost.get());
             }
         }
     }
@@ -238,10 +245,14 @@ impl RuleQueue {
     /// Counts an admitted attempt.
     #[inline]
     fn count(&self, cost: Cost) {
-        if cost.get() == 0 || cost == Cost::ONE && !self.has_costs.load(Ordering::Relaxed) {
+        if cost.get() == 0 {
             return;
         }
-        self.has_costs.store(true, Ordering::Relaxed);
+        if cost != Cost::ONE {
+            self.has_costs.store(true, Ordering::Relaxed);
+        } else if !self.has_costs.load(Ordering::Relaxed) && self.admitted.load(Ordering::Relaxed) >= ONES_MAX {
+            return;
+        }
         self.units.fetch_add(cost.get(), Ordering::Relaxed);
         // The mean is of recent attempts. A race costs it accuracy only.
         if self.admitted.fetch_add(1, Ordering::Relaxed) >= MEAN_OVER {
@@ -287,15 +298,10 @@ impl RuleQueue {
         let Limit::Concurrency(limit) = limit else {
             return Micros::ZERO;
         };
-        // By the slots that are taken here, in the seconds in which any were: each is given back once.
-        let (seen, seconds) = self.completions.recent(now);
-        let of_ten_seconds = seen.saturating_mul(10).checked_div(seconds);
-        let ended = match of_ten_seconds.filter(|_| seen >= COMPLETIONS_MIN) {
-            Some(ended) => ended,
-            None => limit.slots().saturating_mul(10),
-        };
+        let all = || (limit.slots(), Micros::from_secs(1));
+        let (ended, period) = self.slots.recent(now).unwrap_or_else(all);
         let ended = NonZeroU64::new(ended).unwrap_or(NonZeroU64::MIN);
-        return_interval(cost.get(), mean_milli, NonZeroU64::MIN, ended, Micros::from_secs(10))
+        return_interval(cost.get(), mean_milli, NonZeroU64::MIN, ended, period)
     }
 }
 
@@ -309,6 +315,12 @@ impl RecentCount {
             return;
         }
         let second = now.get() / 1_000_000;
+        if self.known.load(Ordering::Relaxed) < COMPLETIONS_MIN {
+            let _ = self
+                .first
+                .compare_exchange(0, second + 1, Ordering::Relaxed, Ordering::Relaxed);
+            self.known.fetch_add(units, Ordering::Relaxed);
+        }
         let index = usize::try_from(second % COUNT_SLOTS as u64).unwrap_or(0);
         let next = |packed: u64| {
             let is_current = packed >> Self::COUNT_BITS == second;
@@ -318,31 +330,37 @@ impl RecentCount {
                 (second << Self::COUNT_BITS) + units
             })
         };
-        if let Some(slot) = self.0.get(index) {
+        if let Some(slot) = self.by_second.get(index) {
             // It never declines, so that it succeeds.
             let _ = slot.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
         }
     }
 
-    /// The events of the last ten seconds, and the number of those seconds that had any.
-    fn recent(&self, now: Micros) -> (u64, u64) {
+    /// The slots of the last ten seconds and that time, which is shorter only after the first one; none until enough are known.
+    fn recent(&self, now: Micros) -> Option<(u64, Micros)> {
+        if self.known.load(Ordering::Relaxed) < COMPLETIONS_MIN {
+            return None;
+        }
         let second = now.get() / 1_000_000;
-        let recent = second.saturating_sub(9)..=second;
-        let packed = self.0.iter().map(|slot| slot.load(Ordering::Relaxed));
+        let recent = second.saturating_sub(SECONDS - 1)..=second;
+        let packed = self.by_second.iter().map(|slot| slot.load(Ordering::Relaxed));
         let live = packed.filter(|packed| recent.contains(&(packed >> Self::COUNT_BITS)));
-        let counts = live
-            .map(|packed| packed & u64::from(u32::MAX))
-            .filter(|count| *count > 0);
-        counts.fold((0, 0), |(sum, seconds), count| (sum + count, seconds + 1))
+        let count = live.map(|packed| packed & u64::from(u32::MAX)).sum();
+        let since_first = (second + 2).saturating_sub(self.first.load(Ordering::Relaxed));
+        Some((count, Micros::from_secs(since_first.clamp(1, SECONDS))))
     }
 }
 
-/// The slots of a recent count: one for each second, and more so that none is in use again at once.
+/// The seconds of a recent count.
+const SECONDS: u64 = 10;
+/// The entries of a recent count: one for each second, and more so that none is in use again at once.
 const COUNT_SLOTS: usize = 16;
 /// Below this many, slots that end are too few to tell a rate.
 const COMPLETIONS_MIN: u64 = 10;
 /// The most units that one attempt adds to a count, so that the count of a second keeps its bits.
 const UNITS_MAX: u64 = 1_000;
+/// The attempts of cost one that are counted before the first of another cost.
+const ONES_MAX: u64 = 1 << 10;
 /// The attempts that the mean cost is of.
 const MEAN_OVER: u64 = 1 << 16;
 

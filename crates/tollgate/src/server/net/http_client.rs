@@ -98,15 +98,35 @@ fn port(authority: &Authority) -> Result<Option<u16>, &'static str> {
     }
 }
 
-/// The certificate authorities that this machine trusts, read once.
+/// The certificate authorities that this machine trusts, read once there are any. It reads files: on a runtime, use
+/// [`read_native_roots`].
 pub(crate) fn native_roots() -> Arc<RootCertStore> {
     static ROOTS: OnceLock<Arc<RootCertStore>> = OnceLock::new();
     let read = || {
         let mut roots = RootCertStore::empty();
         let (_, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        Arc::new(roots)
+        roots
     };
-    Arc::clone(ROOTS.get_or_init(read))
+    roots_once(&ROOTS, read)
+}
+
+/// The same, read on a thread that may wait for a disk.
+pub(crate) async fn read_native_roots() -> Arc<RootCertStore> {
+    let read = tokio::task::spawn_blocking(native_roots).await;
+    // A runtime that stops has no such thread; then nothing is trusted.
+    read.unwrap_or_else(|_| Arc::new(RootCertStore::empty()))
+}
+
+/// What is kept, or else what is read now. An empty set is not kept: the files may be there later.
+fn roots_once(kept: &OnceLock<Arc<RootCertStore>>, read: impl FnOnce() -> RootCertStore) -> Arc<RootCertStore> {
+    if let Some(roots) = kept.get() {
+        return Arc::clone(roots);
+    }
+    let roots = Arc::new(read());
+    match roots.is_empty() {
+        true => roots,
+        false => Arc::clone(kept.get_or_init(|| roots)),
+    }
 }
 
 /// A connector for servers with a certificate of these authorities, and the application protocol to agree on.
@@ -190,4 +210,25 @@ where
     let collected = Limited::new(body, bytes_max).collect().await?;
     let trailers = collected.trailers().cloned().unwrap_or_default();
     Ok((Response::from_parts(parts, collected.to_bytes()), trailers))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::pki_types::{Der, TrustAnchor};
+
+    #[test]
+    fn authorities_are_kept_once_there_are_any() {
+        let kept = OnceLock::new();
+        assert!(roots_once(&kept, RootCertStore::empty).is_empty());
+        let read = || RootCertStore {
+            roots: vec![TrustAnchor {
+                subject: Der::from_slice(b"subject"),
+                subject_public_key_info: Der::from_slice(b"key"),
+                name_constraints: None,
+            }],
+        };
+        assert_eq!(roots_once(&kept, read).len(), 1);
+        assert_eq!(roots_once(&kept, RootCertStore::empty).len(), 1);
+    }
 }

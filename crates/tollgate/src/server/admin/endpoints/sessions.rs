@@ -28,7 +28,7 @@ struct SetupBody {
 pub(in crate::server::admin) async fn setup(call: Call) -> EndpointResult {
     let access = &call.service.access;
     if !access.logins.allows(call.peer, "setup") {
-        return Err(AdminProblem::too_many());
+        return Err(AdminProblem::too_many(TOO_MANY));
     }
     let body: SetupBody = call.json()?;
     let database = call.control().database();
@@ -106,7 +106,7 @@ pub(in crate::server::admin) async fn login(call: Call) -> EndpointResult {
         _ => "view code",
     };
     if !access.logins.allows(call.peer, counted) {
-        return Err(AdminProblem::too_many());
+        return Err(AdminProblem::too_many(TOO_MANY));
     }
     if body.view.is_some() && (body.name.is_some() || body.password.is_some()) {
         return Err(AdminProblem::malformed("send `name` and `password`, or `view`"));
@@ -329,3 +329,5 @@ pub(super) fn hashing_failed(_: HashingError) -> AdminProblem {
 }
 
 pub(super) const PASSWORD_BYTES_MAX: usize = 1_024;
+
+const TOO_MANY: &str = "too many attempts; wait a minute";

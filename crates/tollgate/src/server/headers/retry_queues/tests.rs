@@ -19,13 +19,27 @@ fn only_rules_whose_callers_share_a_counter_have_queues() {
 }
 
 #[test]
-fn the_mean_cost_counts_from_the_first_attempt_that_costs_more_than_one() {
+fn the_mean_cost_counts_the_attempts_that_cost_one() {
     let queue = RuleQueue::default();
     assert_eq!(queue.mean_cost_milli(), 1_000);
     for units in [1, 1, 0, 4, 1, 0, 1] {
         queue.count(cost(units));
     }
-    assert_eq!(queue.mean_cost_milli(), 2_000);
+    assert_eq!(queue.mean_cost_milli(), 1_600);
+}
+
+#[test]
+fn one_large_cost_after_many_of_one_is_not_the_mean() {
+    let queue = RuleQueue::default();
+    for _ in 0..10 * ONES_MAX {
+        queue.count(Cost::ONE);
+    }
+    assert_eq!(queue.mean_cost_milli(), 1_000);
+    queue.count(cost(900));
+    assert_eq!(queue.mean_cost_milli(), (ONES_MAX + 900) * 1_000 / (ONES_MAX + 1));
+    // From now on each is counted.
+    queue.count(Cost::ONE);
+    assert_eq!(queue.mean_cost_milli(), (ONES_MAX + 901) * 1_000 / (ONES_MAX + 2));
 }
 
 #[test]
@@ -38,23 +52,30 @@ fn slots_that_end_give_the_interval_of_a_concurrency_limit() {
             .interval(&limit.into(), Cost::ONE, NonZeroU64::MIN, at(second))
             .get()
     };
-    // Twenty slots a second, until ten are known to have ended.
+    // Twenty slots a second, until ten are known.
     assert_eq!(interval(0), 50_000);
     for second in 0..10 {
         for _ in 0..5 {
-            queue.completions.add(at(second), 1);
+            queue.slots.add(at(second), 1);
+        }
+        // Five in each second so far.
+        if second > 0 {
+            assert_eq!(interval(second), 200_000);
         }
     }
-    assert_eq!(interval(9), 200_000);
-    // The first five seconds are over, and the others had as many each.
-    assert_eq!(interval(14), 200_000);
-    assert_eq!(interval(60), 50_000);
-    // Slots that were taken at once after an idle time do not look like those of ten seconds.
+    // Idle seconds count as much as the others.
+    assert_eq!(interval(14), 400_000);
     for _ in 0..20 {
-        queue.completions.add(at(100), 1);
-        queue.completions.add(at(100), 0);
+        queue.slots.add(at(100), 1);
+        queue.slots.add(at(100), 0);
     }
-    assert_eq!(interval(100), 50_000);
+    assert_eq!(interval(100), 500_000);
+    // Ten stay known.
+    for _ in 0..4 {
+        queue.slots.add(at(200), 1);
+    }
+    assert_eq!(interval(200), 2_500_000);
+    assert_eq!(interval(300), 10_000_000);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! One export: a message to a collector, over gRPC or HTTP.
 
-use crate::server::net::http_client::{HttpUrl, exchange, exchange_http2, native_roots, tls_connector};
+use crate::server::net::http_client::{HttpUrl, exchange, exchange_http2, read_native_roots, tls_connector};
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::Full;
 use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, TE, USER_AGENT};
@@ -149,7 +149,8 @@ impl OtlpClient {
             None => self.send_over(stream, message).await,
             Some(name) => {
                 let protocols: &[&[u8]] = if self.is_grpc { &[b"h2"] } else { &[] };
-                let connector = tls_connector(native_roots(), protocols).map_err(|error| error.to_string())?;
+                let connector =
+                    tls_connector(read_native_roots().await, protocols).map_err(|error| error.to_string())?;
                 let stream = connector.connect(name.clone(), stream).await;
                 let stream = stream.map_err(|error| format!("TLS handshake failed: {error}"))?;
                 self.send_over(stream, message).await

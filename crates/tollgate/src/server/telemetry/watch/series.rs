@@ -473,7 +473,7 @@ const BAND_SECONDS: usize = 60;
 /// The weight of recent checks halves in about ten minutes.
 const RECENT_MINUTES: u64 = 16;
 /// A clock that is set back by no more is waited for.
-const CLOCK_STEP_SECONDS: u64 = 10;
+pub(crate) const CLOCK_STEP_SECONDS: u64 = 10;
 
 #[cfg(test)]
 mod tests;

@@ -19,9 +19,9 @@ use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 use std::ptr;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use tollgate_limiter::core::rules::{Mode, Rule, RuleSet, Ruling, Verdict};
+use tollgate_limiter::core::rules::{Dimension, Mode, Rule, RuleSet, Ruling, Verdict};
 
 /// The refused subjects of the last minutes.
 pub(crate) struct TopRefused {
@@ -30,13 +30,20 @@ pub(crate) struct TopRefused {
     stripes: [Stripe; STRIPES],
     /// One of this many denials is taken.
     every: AtomicU32,
-    next_rule: AtomicU64,
+    numbers: Mutex<RuleNumbers>,
     minutes: Mutex<Minutes>,
 }
 
 /// The rules of one rule set, as sketches know them.
 #[derive(Debug)]
 pub(crate) struct TopRules(Box<[SketchRule]>);
+
+/// The numbers of the rules of the newest rule set, by name and the attributes of their subjects.
+#[derive(Debug, Default)]
+struct RuleNumbers {
+    by_rule: HashMap<(RuleName, Box<[Dimension]>), u64>,
+    next: u64,
+}
 
 /// Sketches by the number of their rule.
 type Sketches = HashMap<u64, Box<NamedSketch>, BuildHasherDefault<NumberHasher>>;
@@ -64,19 +71,28 @@ impl Default for TopRefused {
             fingerprints: RandomState::new(),
             stripes: Default::default(),
             every: AtomicU32::new(1),
-            next_rule: AtomicU64::new(0),
+            numbers: Mutex::default(),
             minutes: Mutex::default(),
         }
     }
 }
 
 impl TopRefused {
-    /// Prepares for the denials of a rule set.
+    /// Prepares for the denials of a rule set. A rule that stays keeps its number, and with it its place among the sketches.
     pub(crate) fn rules(&self, rules: &RuleSet) -> TopRules {
-        let rule = |rule: &Rule| SketchRule {
-            // Another one for each rule set: the sketches of one rule are joined by its name.
-            number: self.next_rule.fetch_add(1, Ordering::Relaxed),
-            name: RuleName::new(rule.domain(), rule.id()),
+        let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        let numbers = &mut *numbers;
+        let known = std::mem::take(&mut numbers.by_rule);
+        let rule = |rule: &Rule| {
+            let name = RuleName::new(rule.domain(), rule.id());
+            // Other subjects have other sketches: those of one rule are joined by its name.
+            let key = (name.clone(), rule.per().into());
+            let number = known.get(&key).copied().unwrap_or_else(|| {
+                numbers.next += 1;
+                numbers.next
+            });
+            numbers.by_rule.insert(key, number);
+            SketchRule { number, name }
         };
         TopRules(rules.rules().iter().map(rule).collect())
     }

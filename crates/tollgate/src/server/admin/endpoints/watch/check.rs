@@ -17,11 +17,8 @@ pub(in crate::server::admin) async fn check(call: Call) -> EndpointResult {
     let domain = body.get("domain").and_then(Value::as_str).unwrap_or(Attempt::DOMAIN);
     call.check_domain(domain)?;
     if !call.service.checks.allows(&call.caller()?.id) {
-        return Err(AdminProblem::new(
-            StatusCode::TOO_MANY_REQUESTS,
-            "too-many-requests",
-            "too many checks from here; wait a minute, or use the check API",
-        ));
+        let detail = "too many checks from here; wait a minute, or use the check API";
+        return Err(AdminProblem::too_many(detail));
     }
     let (gate, body) = (Arc::clone(&call.service.gate), call.body.clone());
     let checked = on_decisions(&call, async move {

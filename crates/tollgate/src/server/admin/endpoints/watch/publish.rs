@@ -8,9 +8,10 @@ use crate::server::admin::service::AdminService;
 use crate::server::telemetry::watch::events::{RevisionEvent, WatchEvent};
 use crate::server::telemetry::watch::live;
 use crate::server::telemetry::watch::report::sum;
-use crate::server::telemetry::watch::series::{Resolution, StepCounts, StepWindow};
+use crate::server::telemetry::watch::series::{CLOCK_STEP_SECONDS, Resolution, StepCounts, StepWindow};
 use serde_json::Value;
 use std::future::pending;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -38,10 +39,7 @@ async fn publish_totals(service: &AdminService) {
         // Those of all instances come a few seconds later, and several at a time.
         let seconds = match &fleet {
             None => newest..=newest,
-            Some(fleet) => {
-                let end = fleet.start_ms / 1_000 + fleet.values.len() as u64;
-                end.saturating_sub(SECONDS_MAX).max(published + 1)..=end.saturating_sub(1)
-            }
+            Some(fleet) => late_seconds(published, fleet.start_ms / 1_000 + fleet.values.len() as u64),
         };
         for second in seconds {
             let mut totals = Box::new(watch.series().totals_at(second));
@@ -52,6 +50,13 @@ async fn publish_totals(service: &AdminService) {
             watch.events().publish(WatchEvent::Totals { second, totals });
         }
     }
+}
+
+/// The seconds before `end` that were not published: none that is too late, and after the clock was set back all others.
+fn late_seconds(published: u64, end: u64) -> RangeInclusive<u64> {
+    let is_set_back = published > end.saturating_add(CLOCK_STEP_SECONDS);
+    let first = if is_set_back { 0 } else { published.saturating_add(1) };
+    end.saturating_sub(SECONDS_MAX).max(first)..=end.saturating_sub(1)
 }
 
 /// The totals of all instances; none if there is no way to others.
@@ -152,3 +157,18 @@ async fn describe(service: &AdminService, event: &mut RevisionEvent) {
 /// Seconds that are published late.
 const SECONDS_MAX: u64 = 10;
 const AUDIT_WAIT: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_published_once_and_again_after_the_clock_was_set_back() {
+        assert_eq!(late_seconds(0, 1_000), 990..=999);
+        assert_eq!(late_seconds(997, 1_000), 998..=999);
+        assert!(late_seconds(999, 1_000).is_empty());
+        // The figures of others are a few seconds behind.
+        assert!(late_seconds(1_005, 1_000).is_empty());
+        assert_eq!(late_seconds(5_000, 1_000), 990..=999);
+    }
+}

@@ -2,23 +2,27 @@
 
 use super::super::EndpointResult;
 use crate::server::admin::access::SessionUse;
-use crate::server::admin::access::rights::Right;
+use crate::server::admin::access::rights::{Caller, Right};
 use crate::server::admin::problem::AdminProblem;
 use crate::server::admin::reply::{EventStream, Reply};
 use crate::server::admin::request::Call;
+use crate::server::admin::service::AdminService;
+use crate::server::admin::streams::StreamPlace;
 use crate::server::telemetry::AlignedCount;
 use crate::server::telemetry::watch::events::{EventReader, LoggedEvent, RevisionEvent, WatchEvent};
 use crate::server::telemetry::watch::live::SampledDecision;
 use crate::server::telemetry::watch::series::StepTotals;
 use bytes::Bytes;
+use hyper::HeaderMap;
 use serde_json::{Map, Value, json};
 use std::fmt::Write as _;
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tollgate_limiter::core::Source;
 
 /// The events that a client asks for.
@@ -32,10 +36,7 @@ struct WantedEvents {
 
 pub(in crate::server::admin) async fn stream(call: Call) -> EndpointResult {
     let wanted = WantedEvents::of(&call)?;
-    let streams = Arc::clone(&call.service.streams);
-    let permit = streams
-        .try_acquire_owned()
-        .map_err(|_| AdminProblem::busy("too many event streams are open; close one, or poll /v1/series"))?;
+    let place = call.service.streams.open(call.caller()?)?;
     // One that is no number is of no event that is known.
     let last_seen = call.headers.get("last-event-id");
     let last_seen = last_seen.map(|id| id.to_str().ok().and_then(|id| id.parse().ok()).unwrap_or(0));
@@ -45,7 +46,7 @@ pub(in crate::server::admin) async fn stream(call: Call) -> EndpointResult {
     tokio::spawn(async move {
         // The connection counts as busy until the stream has ended.
         let _hold = hold;
-        send_events(call, &wanted, reader, sender, permit).await;
+        send_events(call, &wanted, reader, sender, place).await;
     });
     Ok(Reply::stream(body))
 }
@@ -73,6 +74,32 @@ impl WantedEvents {
     }
 }
 
+/// The credential of a request.
+struct Credential {
+    service: Arc<AdminService>,
+    headers: HeaderMap,
+    peer: IpAddr,
+}
+
+impl Credential {
+    fn new(call: &Call) -> Self {
+        Self {
+            service: Arc::clone(&call.service),
+            headers: call.headers.clone(),
+            peer: call.peer,
+        }
+    }
+
+    /// The caller that has it now; none: it is no longer valid, or that is not known.
+    async fn authenticate(&self) -> Option<Caller> {
+        let service = &self.service;
+        let cookie = service.browser.cookie_name();
+        let access = &service.access;
+        let caller = access.authenticate(&self.headers, &cookie, self.peer, &service.control, SessionUse::Check);
+        caller.await.ok().flatten()
+    }
+}
+
 /// One open stream in the metrics.
 struct OpenStream<'c>(&'c AlignedCount);
 
@@ -95,17 +122,19 @@ async fn send_events(
     wanted: &WantedEvents,
     reader: EventReader,
     sender: mpsc::Sender<Bytes>,
-    _permit: OwnedSemaphorePermit,
+    place: StreamPlace,
 ) {
     let service = Arc::clone(&call.service);
-    let watch = service.gate.watch();
-    let _counted = OpenStream::count(watch.stream_clients());
-    let _sampling = wanted.decisions.then(|| watch.live().open());
+    let figures = service.gate.watch();
+    let _counted = OpenStream::count(figures.stream_clients());
+    let _sampling = wanted.decisions.then(|| figures.live().open());
     let mut stopping = service.stopping.subscribe();
     let mut stopped = pin!(async move {
         // The sender lives as long as the service.
         let _ = stopping.wait_for(|stopping| *stopping).await;
     });
+    let (caller, mut current_caller) = watch::channel(call.caller.clone());
+    let mut ended = pin!(check_caller(Credential::new(&call), place, caller));
     let mut check = interval(CHECK_INTERVAL);
     check.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let EventReader {
@@ -133,9 +162,10 @@ async fn send_events(
         tokio::select! {
             () = sender.closed() => return,
             () = &mut stopped => return,
+            () = &mut ended => return,
+            Ok(()) = current_caller.changed() => call.caller.clone_from(&current_caller.borrow_and_update()),
             _ = check.tick() => {
-                let is_unread = !frames.is_empty() && unread_since.elapsed() > UNREAD_MAX;
-                if is_unread || !is_still_allowed(&mut call).await {
+                if !frames.is_empty() && unread_since.elapsed() > UNREAD_MAX {
                     return;
                 }
             }
@@ -159,21 +189,21 @@ async fn send_events(
     }
 }
 
-/// Authenticates the caller again, who may have been logged out, disabled, or given another role. An open stream does not
-/// renew the session, which ends after its idle time without a request.
-async fn is_still_allowed(call: &mut Call) -> bool {
-    let service = Arc::clone(&call.service);
-    let cookie = service.browser.cookie_name();
-    let access = &service.access;
-    match access
-        .authenticate(&call.headers, &cookie, call.peer, &service.control, SessionUse::Check)
-        .await
-    {
-        Ok(Some(caller)) if caller.has(Right::View) => {
-            call.caller = Some(caller);
-            true
+/// Authenticates the caller again and again, who may have been logged out, disabled, or given another role, and ends when it may no
+/// longer read. It runs beside the events: a slow database delays none. An open stream does not renew the session, which ends after its
+/// idle time without a request.
+async fn check_caller(credential: Credential, place: StreamPlace, caller: watch::Sender<Option<Caller>>) {
+    loop {
+        sleep(CHECK_INTERVAL).await;
+        let found = place.check(credential.authenticate()).await;
+        if !found.as_ref().is_some_and(|found| found.has(Right::View)) {
+            return;
         }
-        _ => false,
+        caller.send_if_modified(|known| {
+            let is_other = *known != found;
+            *known = found;
+            is_other
+        });
     }
 }
 

@@ -372,3 +372,26 @@ fn lists_of_instances_add_up_with_what_they_do_not_list() {
     };
     assert!(combine(&reports, &elsewhere, MINUTE, 0).items.is_empty());
 }
+
+#[test]
+fn a_publish_leaves_all_rules_their_sketches() {
+    use tollgate_limiter::core::testing::rules::rule_set;
+    let text = |limit: u64| {
+        let rules = (0..60).map(|number| format!("- {{ id: r{number}, per: user, limit: {limit}/min }}\n"));
+        format!("rules:\n{}", rules.collect::<String>())
+    };
+    let top = TopRefused::default();
+    top.collect(MINUTE * 60_000, 0);
+    let deny_all = |rules: &TopRules| rules.0.iter().for_each(|rule| deny(&top, rule, 0, 1, 1));
+    deny_all(&top.rules(&rule_set(&text(1))));
+    top.collect(MINUTE * 60_000 + 1_000, 0);
+    deny_all(&top.rules(&rule_set(&text(2))));
+    top.collect(MINUTE * 60_000 + 2_000, 0);
+    let parts = top.parts(MINUTE, 10);
+    assert_eq!(parts.len(), 60);
+    assert!(parts.iter().all(|part| part.total == 2), "{parts:?}");
+    // Other subjects are apart.
+    let other = top.rules(&rule_set(&text(2).replace("per: user", "per: merchant")));
+    let numbers: Vec<u64> = other.0.iter().map(|rule| rule.number).collect();
+    assert!(numbers.iter().all(|number| *number > 60), "{numbers:?}");
+}
