@@ -59,6 +59,9 @@ const TASKS: u64 = 16;
 
 impl ReserveLoad {
     /// Runs the load on all instances at once, and returns what each saw. Must be called in a tokio runtime.
+    ///
+    /// # Panics
+    /// If a check panics.
     pub async fn run<S: CounterStore + 'static>(self, instances: &[Arc<RuleLimiter<S>>]) -> Vec<ReserveObservation> {
         let start = Instant::now() + Duration::from_millis(50);
         let mut running = Vec::new();
