@@ -20,6 +20,7 @@ mod oracle;
 mod pacer;
 mod planning;
 mod redis;
+mod reserve;
 mod rows;
 mod servers;
 
@@ -81,6 +82,8 @@ enum Command {
     Redis(redis::Args),
     /// Loads one key of the shared store from several processes and compares admitted requests with the limit.
     Exact(exact::Args),
+    /// Loads a rule with a reserve with ten times its limit, and counts the critical attempts that are denied.
+    Reserve(reserve::Args),
     /// One of these processes.
     #[command(hide = true)]
     Hammer(exact::hammer::Args),
@@ -106,6 +109,7 @@ fn main() -> ExitCode {
         Command::ControlRows(args) => rows::served::run(&args),
         Command::Redis(args) => redis::run(&args),
         Command::Exact(args) => exact::run(&args),
+        Command::Reserve(args) => reserve::run(&args),
         Command::Hammer(args) => exact::hammer::run(&args),
     }
 }

@@ -23,15 +23,16 @@ pub use crate::settle::OnStoreFailure;
 pub use attempt::{Attempt, Attribute};
 pub use derive::{AttributeEdit, DerivedAttribute, DerivedOrigin, DerivedValue};
 pub use domain::UnknownDomain;
-pub use explain::{Explanation, LimitTrace, MatchedRule, RuleMatch, RuleTrace, SkipReason};
+pub use explain::{Explanation, LimitTrace, MatchedRule, ReserveTrace, RuleMatch, RuleTrace, SkipReason};
 pub use file::{ParsedRules, ParserOptions, RULES_MAX, RulesParser, holds_addresses};
 pub use forget::UnknownRule;
 pub use lint::{Coverage, KnownAttributes};
 pub use model::{
-    Condition, CostCase, CostCases, CostOrigin, CostSource, CounterId, CounterSpec, Counting, Dimension, Experiment,
-    Group, LimitOrigin, LimitSelector, Mode, OverrideTerms, Rule, RuleSet, Terms, Test, Variant, Window, Windows,
+    Condition, CostCase, CostCases, CostOrigin, CostSource, CounterId, CounterPart, CounterSpec, Counting, Dimension,
+    Experiment, Group, LimitOrigin, LimitSelector, Mode, OverrideTerms, Reserve, ReservedWindows, Rule, RuleSet, Terms,
+    Test, Variant, Window, Windows,
 };
-pub use plan::{Line, Plan, PlannedCharge, Undecided, record};
+pub use plan::{Line, LinePart, Plan, PlannedCharge, Undecided, record};
 pub use rows::{EditProblems, RowEdit, RowProblem, RowSubject};
 pub use schema::SCHEMA;
 pub use verdict::{DenialReason, Ruling, Verdict, WindowCount};

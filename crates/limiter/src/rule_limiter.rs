@@ -156,13 +156,16 @@ impl<S: CounterStore> RuleLimiter<S> {
 
     /// Explains, rule by rule, the verdict that an attempt would get. Consumes nothing.
     pub async fn explain(&self, attempt: &Attempt<'_>) -> Explanation<'_> {
-        let mut plan = self.plan(attempt);
+        let mut plan = self
+            .rules
+            .plan_to_explain(attempt, |counter, per| self.key(counter, per));
         self.peek(&mut plan).await;
         // At most one charge of an attempt is counted as hits.
         let hit = self
             .hits(&plan)
             .next()
             .map(|hit| (hit.charge.key, self.store.hit_key_text(&hit)));
+        let reserve_rulings = plan.reserve_rulings(S::SOURCE);
         let verdict = plan.verdict(S::SOURCE);
         let key_text = |counter, per: &[&[u8]]| {
             let key = self.key(counter, per);
@@ -171,7 +174,7 @@ impl<S: CounterStore> RuleLimiter<S> {
                 _ => self.store.key_text(&key),
             }
         };
-        self.rules.explain(attempt, verdict, key_text)
+        self.rules.explain(attempt, (verdict, reserve_rulings), key_text)
     }
 
     /// Refunds the cost of an attempt to every matching rule, never above the capacity. Returns the standings after it;

@@ -10,6 +10,7 @@ pub mod counters;
 mod envelope;
 mod poll;
 pub mod relay;
+pub mod reserve;
 pub mod sentinel;
 pub mod servers;
 pub mod skew;

@@ -33,7 +33,7 @@ use self::server::ServerSettings;
 use crate::compat::ratelimit::files::RatelimitRules;
 use crate::compat::ratelimit::{self, CompatModes};
 use crate::server::auth::tokens::{Rights, Tokens};
-use crate::server::http::{Dialects, Forward, HttpLimits, RetryAfter};
+use crate::server::http::{Dialects, Forward, HttpLimits, RequestField, RetryAfter};
 use crate::server::net::listen::Address;
 use crate::server::net::tls::TlsFiles;
 use crate::server::telemetry::otlp::OtlpSettings;
@@ -256,10 +256,17 @@ fn known_attributes(
         Some(_) if server.grpc.is_none() && server.resp.is_none() => Coverage::Complete,
         Some(_) => Coverage::Partial,
     };
-    let extracted = forward.iter().flat_map(|forward| &forward.attributes);
-    let extracted = extracted.map(|(name, _)| name.clone());
+    let extracted = forward.map(|forward| &*forward.attributes).unwrap_or_default();
+    let from_headers = extracted
+        .iter()
+        .filter(|(_, field)| matches!(field, RequestField::Header(_)));
     KnownAttributes {
-        names: extracted.chain(from_callers).collect(),
+        from_headers: from_headers.map(|(name, _)| name.clone()).collect(),
+        names: extracted
+            .iter()
+            .map(|(name, _)| name.clone())
+            .chain(from_callers)
+            .collect(),
         coverage,
     }
 }

@@ -7,9 +7,9 @@ mod text;
 use super::attempt::Attempt;
 use super::derive::DerivedValue;
 use super::domain::UnknownDomain;
-use super::model::{Condition, CounterId, Dimension, Mode, Rule, RuleSet, Terms, Variant};
+use super::model::{Condition, CounterId, Dimension, Mode, Reserve, Rule, RuleSet, Terms, Variant};
 use super::model::{CostOrigin, LimitOrigin};
-use super::plan::NO_ROWS;
+use super::plan::{LinePart, NO_ROWS};
 use super::ratelimit::DescriptorMatch;
 use super::rows::RowProbes;
 use super::verdict::{Ruling, Verdict};
@@ -64,6 +64,20 @@ pub struct MatchedRule<'r> {
     pub cost_origin: CostOrigin,
     /// Its limits.
     pub limits: Vec<LimitTrace<'r>>,
+    /// Its reserve, if it has one.
+    pub reserve: Option<ReserveTrace<'r>>,
+}
+
+/// The reserve of a rule that matched.
+#[derive(Debug)]
+pub struct ReserveTrace<'r> {
+    /// The reserve.
+    pub reserve: &'r Reserve,
+    /// True if the attempt may use it.
+    pub is_for_attempt: bool,
+    /// The counters, each by itself: that of all attempts and that of the others, for each window. Of a reserve that is
+    /// lent there is only one.
+    pub counters: Vec<(LinePart, LimitTrace<'r>)>,
 }
 
 /// One limit of a rule that matched.
@@ -112,15 +126,18 @@ struct TraceBuilder<'a, 'r, K> {
     attempt: &'a Attempt<'a>,
     /// The rulings not assigned yet. They are in rule order, so those of the next rule are at the front.
     rulings: &'a [Ruling<'r>],
+    /// The same for the counters of reserves.
+    reserve_rulings: &'a [(LinePart, Ruling<'r>)],
     key: K,
 }
 
 impl RuleSet {
-    /// Explains every rule for `attempt`. `verdict` is the result of a peek, and `key` prints the key of a counter.
+    /// Explains every rule for `attempt`. `verdict` is the result of a peek with the rulings of
+    /// [`Plan::reserve_rulings`](super::Plan::reserve_rulings), and `key` prints the key of a counter.
     pub fn explain<'r>(
         &'r self,
         attempt: &Attempt<'_>,
-        verdict: Verdict<'r>,
+        (verdict, reserve_rulings): (Verdict<'r>, Vec<(LinePart, Ruling<'r>)>),
         key: impl FnMut(CounterId, &[&[u8]]) -> String,
     ) -> Explanation<'r> {
         let derived_values = self.derived_values(attempt);
@@ -134,6 +151,7 @@ impl RuleSet {
             rules: self,
             attempt,
             rulings: &verdict.rulings,
+            reserve_rulings: &reserve_rulings,
             key,
         };
         let trace = |(rule, index): (&'r Rule, u32)| RuleTrace {
@@ -239,11 +257,22 @@ impl<'r, K: FnMut(CounterId, &[&[u8]]) -> String> TraceBuilder<'_, 'r, K> {
         let count = self.rulings.iter().take_while(is_of_rule).count();
         let (rulings, others) = self.rulings.split_at_checked(count).unwrap_or_default();
         self.rulings = others;
-        let limits = rulings.iter().map(|ruling| LimitTrace {
+        let mut trace = |ruling: &Ruling<'r>| LimitTrace {
             ruling: *ruling,
             key: ruling.window.map(|window| (self.key)(window.counter, parts)),
+        };
+        let limits = rulings.iter().map(&mut trace).collect();
+        let reserve = rule.reserve().map(|reserve| {
+            let of_rule = |(_, ruling): &&(LinePart, Ruling<'r>)| std::ptr::eq(ruling.rule, rule);
+            let count = self.reserve_rulings.iter().take_while(of_rule).count();
+            let (counters, others) = self.reserve_rulings.split_at_checked(count).unwrap_or_default();
+            self.reserve_rulings = others;
+            ReserveTrace {
+                reserve,
+                is_for_attempt: reserve.is_for(self.attempt),
+                counters: counters.iter().map(|(part, ruling)| (*part, trace(ruling))).collect(),
+            }
         });
-        let limits = limits.collect();
         MatchedRule {
             subject,
             variant,
@@ -252,6 +281,7 @@ impl<'r, K: FnMut(CounterId, &[&[u8]]) -> String> TraceBuilder<'_, 'r, K> {
             cost: rule.cost(self.attempt).0,
             cost_origin: rule.cost_origin(self.attempt),
             limits,
+            reserve,
         }
     }
 }

@@ -1,12 +1,13 @@
 //! The rules parser: YAML to [`RuleSet`], or every problem in it.
 //!
-//! `file/rule.rs` parses a rule, `file/when.rs` its conditions, `file/limits.rs` its limits, `file/cost.rs` its cost
-//! and `file/algorithm.rs` its algorithm. A new key is added there, in the schema and in `docs/rules.md`; tests keep the three consistent.
+//! `file/rule.rs` parses a rule, `file/when.rs` its conditions, `file/limits.rs` its limits, `file/reserve.rs` its reserve,
+//! `file/cost.rs` its cost and `file/algorithm.rs` its algorithm. A new key is added there, in the schema and in `docs/rules.md`; tests keep the three consistent.
 
 pub(super) mod algorithm;
 mod cost;
 mod expressions;
 pub(super) mod limits;
+mod reserve;
 mod rule;
 mod when;
 
@@ -24,6 +25,7 @@ use std::sync::Arc;
 pub(super) use {
     algorithm::ALGORITHMS,
     cost::{COST_CASE_KEYS, COST_KEYS},
+    reserve::RESERVE_KEYS,
     rule::{EXPERIMENT_KEYS, RULE_KEYS},
     when::CONDITION_KEYS,
 };
@@ -180,7 +182,7 @@ impl RulesParser {
         if self.problems.has_errors() {
             return Err(self.problems.sorted());
         }
-        self.problems.extend(lint(&self.rules));
+        self.problems.extend(lint(&self.rules, &self.known_attributes));
         descriptors.compile(&mut self.rules, &mut self.counters);
         Ok(ParsedRules {
             rules: RuleSet::new(self.rules, self.counters, descriptors, self.empty_domains),

@@ -7,7 +7,7 @@ pub use names::{Coverage, KnownAttributes};
 
 use super::file::holds_addresses;
 use super::model::{
-    Condition, CostCase, CostCases, CostSource, Experiment, LimitSelector, Mode, Rule, Terms, Test, Window,
+    Condition, CostCase, CostCases, CostSource, Experiment, LimitSelector, Mode, Reserve, Rule, Terms, Test, Window,
 };
 use crate::limit::Limit;
 use crate::problem::Problem;
@@ -16,11 +16,14 @@ use crate::yaml::excerpt;
 use std::collections::{HashMap, HashSet};
 
 /// Returns all warnings. Disabled rules are skipped.
-pub(super) fn lint(rules: &[Rule]) -> Vec<Problem> {
+pub(super) fn lint(rules: &[Rule], known: &KnownAttributes) -> Vec<Problem> {
     let mut problems = Vec::new();
     let rules: Vec<&Rule> = rules.iter().filter(|rule| rule.mode != Mode::Disabled).collect();
     for rule in &rules {
         lint_rule(rule, &mut problems);
+        if let Some(reserve) = rule.reserve() {
+            lint_reserve(rule, reserve, known, &mut problems);
+        }
     }
     lint_pairs(&rules, &mut problems);
     problems
@@ -90,6 +93,41 @@ fn lint_rule(rule: &Rule, problems: &mut Vec<Problem>) {
         warn(
             "costs nothing, so it never limits".into(),
             "give it a `cost` of 1 or more",
+        );
+    }
+}
+
+/// Warns of a reserve that nobody may use, or that everybody may.
+fn lint_reserve(rule: &Rule, reserve: &Reserve, known: &KnownAttributes, problems: &mut Vec<Problem>) {
+    let mut warn = |text: &str, hint: &str| {
+        let text = format!("rule `{}` {text}", rule.id);
+        problems.push(Problem::warning(&rule.location, text).with_hint(hint));
+    };
+    if reserve
+        .conditions()
+        .iter()
+        .any(|condition| accepts_none(&condition.test))
+    {
+        warn(
+            "has a reserve that no attempt may use: its `for` has an empty list",
+            "list what may use it, or remove `reserve`",
+        );
+    }
+    let selector = &rule.selector;
+    let by = selector.by.iter().flat_map(|by| by.terms.as_slice());
+    let overrides = selector.overrides.iter().flat_map(|set| set.terms.values());
+    let mut terms = by.chain(overrides.map(|(_, terms)| terms)).chain([&selector.limit]);
+    if terms.all(|terms| windows_of(terms).is_empty()) {
+        warn(
+            "has a reserve and no limit that it could be a part of",
+            "remove `reserve`, or write a limit",
+        );
+    }
+    let is_from_header = |condition: &Condition| known.from_headers.iter().any(|name| **name == *condition.attribute);
+    if reserve.conditions().iter().all(is_from_header) {
+        warn(
+            "has a reserve for whoever sends a header: its `for` tests nothing else",
+            "test also what callers cannot choose, such as `endpoint`, or let the gateway overwrite the header",
         );
     }
 }
@@ -327,7 +365,14 @@ fn compare(rule: &Rule, other: &Rule, same: bool, other_is_first: bool) -> Optio
                     .iter()
                     .all(|window| of_rule.iter().any(|other_window| is_within(other_window, window)));
             let is_same_without_store = rule.on_store_failure == other.on_store_failure;
-            if !stricter || !is_same_cost(rule, other) || !is_same_without_store || (equal && !other_is_first) {
+            // Of a rule with a reserve, the part of the others is stricter than its limit.
+            let has_reserve = rule.reserve().is_some();
+            if has_reserve
+                || !stricter
+                || !is_same_cost(rule, other)
+                || !is_same_without_store
+                || (equal && !other_is_first)
+            {
                 return None;
             }
             warn(
@@ -381,5 +426,43 @@ fn is_within(strict: &Window, loose: &Window) -> bool {
         }
         (Limit::Concurrency(one), Limit::Concurrency(other)) => smaller && one.lease_ttl() == other.lease_ttl(),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::problem::{Origin, Problem};
+    use crate::rules::{KnownAttributes, ParserOptions, RulesParser};
+
+    /// The warnings about a rule with a reserve for these attempts, where `tier` and `kind` are taken from headers.
+    fn warnings(conditions: &str) -> String {
+        let text = format!("rules: [{{ id: r, limit: 10/s, reserve: {{ share: 20%, for: {conditions} }} }}]");
+        let mut parser = RulesParser::new(ParserOptions::default());
+        parser.set_known_attributes(KnownAttributes {
+            names: ["tier", "kind", "endpoint"].map(Box::from).into(),
+            from_headers: ["tier", "kind"].map(Box::from).into(),
+            ..KnownAttributes::default()
+        });
+        parser.add_file(&crate::yaml::parse(&Origin::new("rules.yaml", text)).expect("yaml"));
+        let warnings = parser.finish().expect("valid rules").warnings;
+        warnings.iter().map(Problem::to_string).collect()
+    }
+
+    #[test]
+    fn a_reserve_for_whoever_sends_a_header_is_reported() {
+        for conditions in ["{ tier: critical }", "{ tier: critical, kind: live }"] {
+            let text = warnings(conditions);
+            assert!(
+                text.contains("rule `r` has a reserve for whoever sends a header"),
+                "{text}"
+            );
+        }
+        for conditions in [
+            "{ tier: critical, endpoint: /pay }",
+            "{ endpoint: /pay }",
+            "{ priority: critical }",
+        ] {
+            assert_eq!(warnings(conditions), "", "{conditions}");
+        }
     }
 }

@@ -2,7 +2,9 @@
 
 use super::attempt::Attempt;
 use super::matching::{Candidate, Lookup};
-use super::model::{CostValidity, CounterId, Counting, Mode, Rule, RuleSet, Terms, Variant, Window};
+use super::model::{
+    CostValidity, CounterId, Counting, Mode, ReservedWindows, Rule, RuleSet, Terms, Variant, Window, Windows,
+};
 use super::ratelimit::CounterTarget;
 use super::rows::RowProbes;
 use crate::decision::Cost;
@@ -11,13 +13,18 @@ use crate::settle::{Charge, Outcome, Policy};
 /// The limits that apply to one attempt, in rule order. Planning consumes nothing.
 #[derive(Debug)]
 pub struct Plan<'r, K> {
-    /// One line for each window of each matching rule, and one for each rule that bans or does not limit.
+    /// One line for each window of each matching rule, and one for each rule that bans or does not limit. Two for a window
+    /// with a reserve, if the attempt may not use it.
     pub lines: Vec<Line<'r, K>>,
     /// Number of cost attributes that were not whole numbers; the default was charged.
     pub invalid_costs: u32,
     /// True if the attempt lacks a `per` attribute that rules of its domain count by: [`RuleSet::missing_keys`] tells
     /// which of them would have matched.
     pub lacks_key: bool,
+    /// True if both counters of a reserve are looked at, whatever the attempt may use.
+    explains: bool,
+    /// True if a rule in shadow mode has two lines for a window.
+    has_shadow_reserve: bool,
 }
 
 /// One limit that applies to an attempt.
@@ -31,10 +38,28 @@ pub struct Line<'r, K> {
     pub window: Option<&'r Window>,
     /// The variant of the rule's experiment.
     pub variant: Variant,
+    /// The part of a reserve that its counter counts.
+    pub part: LinePart,
     /// The cost.
     pub cost: Cost,
     /// The charge and its outcome, if the rule limits.
     pub charge: Option<PlannedCharge<K>>,
+}
+
+/// The part of a reserve that a line stands for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LinePart {
+    /// The whole limit: the rule has no reserve, or the attempt may use it.
+    #[default]
+    Whole,
+    /// The whole limit, for an attempt that may not use the reserve. The line of the others' part follows.
+    All,
+    /// The part of those that may not use the reserve.
+    Others,
+    /// The same, of a reserve that is lent: the only line of its window.
+    Lent,
+    /// The part of the others where it is only looked at. It takes nothing and has no ruling.
+    Idle,
 }
 
 /// A charge and its outcome.
@@ -66,20 +91,38 @@ impl RuleSet {
             && let Some(attributes) = self.derive(attempt)
         {
             let attributes = &attributes;
-            return self.plan_given(&Attempt { attributes, ..*attempt }, key);
+            return self.plan_given(&Attempt { attributes, ..*attempt }, false, key);
         }
-        self.plan_given(attempt, key)
+        self.plan_given(attempt, false, key)
+    }
+
+    /// Plans the charges of an attempt for an explanation: where a rule has a reserve, both counters are looked at.
+    pub fn plan_to_explain<K>(&self, attempt: &Attempt<'_>, key: impl FnMut(CounterId, &[&[u8]]) -> K) -> Plan<'_, K> {
+        match self.derive(attempt) {
+            None => self.plan_given(attempt, true, key),
+            Some(attributes) => {
+                let attributes = &attributes;
+                self.plan_given(&Attempt { attributes, ..*attempt }, true, key)
+            }
+        }
     }
 
     /// Plans the charges of an attempt that has its derived attributes.
     #[inline]
-    fn plan_given<K>(&self, attempt: &Attempt<'_>, mut key: impl FnMut(CounterId, &[&[u8]]) -> K) -> Plan<'_, K> {
+    fn plan_given<K>(
+        &self,
+        attempt: &Attempt<'_>,
+        explains: bool,
+        mut key: impl FnMut(CounterId, &[&[u8]]) -> K,
+    ) -> Plan<'_, K> {
         let Lookup { candidates, lacks_key } = self.index.lookup(attempt);
         let mut plan = Plan {
             // Most candidates match, in one window.
             lines: Vec::with_capacity(candidates.len()),
             invalid_costs: 0,
             lacks_key,
+            explains,
+            has_shadow_reserve: false,
         };
         self.prefetch(&candidates);
         let probes = self.rows.probe(&candidates, attempt);
@@ -175,6 +218,7 @@ impl<'r, K> Plan<'r, K> {
             terms,
             window,
             variant,
+            part: LinePart::Whole,
             cost,
             charge,
         };
@@ -182,15 +226,57 @@ impl<'r, K> Plan<'r, K> {
             self.lines.push(line(None, None));
             return;
         };
-        for window in windows.as_slice() {
-            let charge = Charge {
+        let mut charge = |window: &Window| {
+            PlannedCharge::new(Charge {
                 key: key(window.counter, parts),
                 limit: rule.counting.charged_limit(&window.limit),
                 cost,
                 policy: rule.policy(),
                 on_failure: rules.failure_policy_of(rule),
+            })
+        };
+        if let Windows::Reserved(reserved) = windows {
+            let line = |window, part, charge| Line {
+                part,
+                ..line(Some(window), Some(charge))
             };
-            self.lines.push(line(Some(window), Some(PlannedCharge::new(charge))));
+            return self.add_reserved(rule, reserved, attempt, line, &mut charge);
+        }
+        for window in windows.as_slice() {
+            self.lines.push(line(Some(window), Some(charge(window))));
+        }
+    }
+
+    /// Adds the lines of a rule with a reserve.
+    #[cold]
+    #[inline(never)]
+    fn add_reserved(
+        &mut self,
+        rule: &Rule,
+        reserved: &'r ReservedWindows,
+        attempt: &Attempt<'_>,
+        line: impl Fn(&'r Window, LinePart, PlannedCharge<K>) -> Line<'r, K>,
+        charge: &mut impl FnMut(&Window) -> PlannedCharge<K>,
+    ) {
+        let is_for_all = rule.reserve.as_ref().is_none_or(|reserve| reserve.is_for(attempt));
+        let lends = rule.reserve.as_ref().is_some_and(|reserve| reserve.lends());
+        for (all, others) in reserved.pairs() {
+            match (is_for_all, lends) {
+                (true, lends) => {
+                    self.lines.push(line(all, LinePart::Whole, charge(all)));
+                    if self.explains && !lends {
+                        let mut idle = charge(others);
+                        idle.charge.cost = Cost::ZERO;
+                        self.lines.push(line(others, LinePart::Idle, idle));
+                    }
+                }
+                (false, true) => self.lines.push(line(others, LinePart::Lent, charge(others))),
+                (false, false) => {
+                    self.has_shadow_reserve |= rule.mode == Mode::Shadow;
+                    self.lines.push(line(all, LinePart::All, charge(all)));
+                    self.lines.push(line(others, LinePart::Others, charge(others)));
+                }
+            }
         }
     }
 
@@ -204,6 +290,37 @@ impl<'r, K> Plan<'r, K> {
     #[inline]
     pub fn charges_mut(&mut self) -> impl Iterator<Item = &mut PlannedCharge<K>> {
         self.lines.iter_mut().filter_map(|line| line.charge.as_mut())
+    }
+
+    /// True if a rule in shadow mode has two charges for a window: see [`Plan::half_kept_mut`].
+    #[inline]
+    pub const fn has_shadow_reserve(&self) -> bool {
+        self.has_shadow_reserve
+    }
+
+    /// The charges that a rule in shadow mode would not have made, of an allowed request: it has two for one window, and
+    /// only the other one denies. In shadow mode each charge is kept by itself.
+    #[cold]
+    pub fn half_kept_mut(&mut self) -> Vec<&mut PlannedCharge<K>> {
+        let mut found = Vec::new();
+        let mut lines = self.lines.iter_mut();
+        while let Some(all) = lines.next() {
+            if all.part != LinePart::All || all.rule.mode != Mode::Shadow {
+                continue;
+            }
+            let others = lines.next().and_then(|line| line.charge.as_mut());
+            let (Some(all), Some(others)) = (all.charge.as_mut(), others) else {
+                continue;
+            };
+            let is_allow =
+                |planned: &PlannedCharge<K>| planned.decided().is_some_and(|outcome| outcome.decision.is_allow());
+            match (is_allow(all), is_allow(others)) {
+                (true, false) => found.push(all),
+                (false, true) => found.push(others),
+                _ => {}
+            }
+        }
+        found
     }
 
     /// Records the outcomes of all charges, in order. A charge without one has failed.
@@ -275,6 +392,17 @@ impl<K> PlannedCharge<K> {
     #[inline]
     pub fn is_denied(&self) -> bool {
         self.charge.policy != Policy::Shadow && self.decided().is_some_and(|outcome| !outcome.decision.is_allow())
+    }
+}
+
+impl LinePart {
+    /// The attempts that its counter counts, as explanations name them.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Whole | Self::All => "all",
+            Self::Others | Self::Idle => "others",
+            Self::Lent => "all, lent to others",
+        }
     }
 }
 

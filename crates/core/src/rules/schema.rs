@@ -8,7 +8,7 @@ mod tests {
     use super::*;
     use crate::problem::Origin;
     use crate::rules::file::{
-        ALGORITHMS, CONDITION_KEYS, COST_CASE_KEYS, COST_KEYS, EXPERIMENT_KEYS, FILE_KEYS, RULE_KEYS,
+        ALGORITHMS, CONDITION_KEYS, COST_CASE_KEYS, COST_KEYS, EXPERIMENT_KEYS, FILE_KEYS, RESERVE_KEYS, RULE_KEYS,
     };
     use crate::yaml::{Node, NodeKind, parse};
 
@@ -41,10 +41,11 @@ mod tests {
     fn the_schema_has_the_keys_that_the_reader_knows() {
         // JSON is YAML.
         let schema = parse(&Origin::new("schema.json", SCHEMA)).expect("the schema is well formed");
-        let cases: [(&str, &[&str]); 9] = [
+        let cases: [(&str, &[&str]); 10] = [
             ("properties", &FILE_KEYS),
             ("$defs rule properties", &RULE_KEYS),
             ("$defs experiment properties", &EXPERIMENT_KEYS),
+            ("$defs reserve properties", &RESERVE_KEYS),
             ("$defs cost oneOf 1 properties", &COST_KEYS),
             ("$defs cost_case properties", &COST_CASE_KEYS),
             ("$defs test oneOf 1 properties", &CONDITION_KEYS),

@@ -1,7 +1,7 @@
 //! One verdict from the decisions of all limits.
 
-use super::model::{Mode, Rule, Terms, Variant, Window};
-use super::plan::{Line, Plan, PlannedCharge, Undecided};
+use super::model::{Mode, Rule, Terms, Variant, Window, whole_allows};
+use super::plan::{Line, LinePart, Plan, PlannedCharge, Undecided};
 use crate::decision::{Cost, Decision, Retry};
 use crate::limit::Limit;
 use crate::settle::source::Source;
@@ -20,7 +20,7 @@ pub struct Verdict<'r> {
     pub delay: Micros,
     /// The least exact of the rulings' sources.
     pub source: Source,
-    /// One ruling per line of the plan, without the skipped ones.
+    /// One ruling per line of the plan, without the skipped ones. One for both lines of a limit with a reserve.
     pub rulings: Vec<Ruling<'r>>,
 }
 
@@ -47,6 +47,8 @@ pub struct Ruling<'r> {
     pub source: Source,
     /// The count of its window, if all attempts are counted.
     pub counted: Option<WindowCount>,
+    /// True if it denies only because a part of its limit is kept for others.
+    pub reserved: bool,
 }
 
 /// The reason of a denial, where it is not that the limit is used up.
@@ -82,13 +84,27 @@ impl<'r, K> Plan<'r, K> {
     pub fn verdict(self, default: Source) -> Verdict<'r> {
         // Not collected in place: lines are larger than rulings, and their memory would be moved to shrink it.
         let mut rulings = Vec::with_capacity(self.lines.len());
-        rulings.extend(self.lines.iter().filter_map(|line| line.ruling(default)));
+        for line in &self.lines {
+            let Some(ruling) = line.ruling(default) else { continue };
+            match line.part {
+                LinePart::Whole => rulings.push(ruling),
+                part => push_part(&mut rulings, ruling, part),
+            }
+        }
         Verdict::new(default, rulings)
+    }
+
+    /// The rulings of the counters of limits with a reserve, each on its own, in rule order.
+    pub fn reserve_rulings(&self, default: Source) -> Vec<(LinePart, Ruling<'r>)> {
+        let lines = self.lines.iter().filter(|line| line.rule.reserve().is_some());
+        lines
+            .filter_map(|line| Some((line.part, line.ruling(default)?)))
+            .collect()
     }
 
     /// Returns the standings of all limits, for a request that consumes nothing and is always allowed.
     pub fn standings(self, default: Source) -> Verdict<'r> {
-        let peek = |line: Line<'r, K>| {
+        let peek = |line: &Line<'r, K>| {
             let is_local = |planned: &PlannedCharge<K>| planned.charge.on_failure == OnStoreFailure::Local;
             let has_share = line.charge.as_ref().is_some_and(is_local);
             let ruling = line.ruling(default)?;
@@ -99,10 +115,36 @@ impl<'r, K> Plan<'r, K> {
                     Source::Closed if has_share => Source::Open,
                     source => source,
                 },
+                reserved: false,
                 ..ruling
             })
         };
-        Verdict::new(default, self.lines.into_iter().filter_map(peek).collect())
+        let mut rulings = Vec::with_capacity(self.lines.len());
+        for line in &self.lines {
+            if let Some(ruling) = peek(line) {
+                push_part(&mut rulings, ruling, line.part);
+            }
+        }
+        Verdict::new(default, rulings)
+    }
+}
+
+/// Adds the ruling of a line. The two lines of a limit with a reserve are one ruling.
+#[cold]
+fn push_part<'r>(rulings: &mut Vec<Ruling<'r>>, ruling: Ruling<'r>, part: LinePart) {
+    match part {
+        LinePart::Whole | LinePart::All | LinePart::Lent => rulings.push(ruling),
+        LinePart::Idle => {}
+        LinePart::Others => {
+            match rulings.pop_if(|all| std::ptr::eq(all.rule, ruling.rule) && all.name == ruling.name) {
+                Some(all) => rulings.push(all.combined(ruling)),
+                // Its other line was skipped: the near cache knows of no reason for which the whole would deny.
+                None => rulings.push(Ruling {
+                    reserved: ruling.source == Source::Near && !ruling.is_allow(),
+                    ..ruling
+                }),
+            }
+        }
     }
 }
 
@@ -157,6 +199,27 @@ impl Ruling<'_> {
         match &self.decision {
             Some(decision) => decision.is_allow(),
             None => self.source != Source::Closed,
+        }
+    }
+
+    /// The ruling of a limit with a reserve, of that for all attempts and that for the others: the one that binds.
+    fn combined(self, others: Self) -> Self {
+        let source = self.source.max(others.source);
+        let remaining = |ruling: &Self| ruling.decision.map(|decision| decision.standing().remaining);
+        let others_bind = match (self.is_allow(), others.is_allow()) {
+            (true, true) => match (remaining(&self), remaining(&others)) {
+                (Some(all), Some(others)) => others < all,
+                (all, _) => all.is_none(),
+            },
+            (false, false) => others.retry() > self.retry(),
+            (all_allow, _) => all_allow,
+        };
+        let reserved = self.is_allow() && !others.is_allow() && others.decision.is_some();
+        let binding = if others_bind { others } else { self };
+        Self {
+            source,
+            reserved,
+            ..binding
         }
     }
 
@@ -228,6 +291,7 @@ impl<'r, K> Line<'r, K> {
             (None, Terms::Banned(_)) => (Some(Decision::banned(self.cost)), default),
             (None, Terms::Unlimited | Terms::Limited(_)) => (None, default),
         };
+        let reserved = self.part == LinePart::Lent && self.is_denied_by_lent_part(decision);
         Some(Ruling {
             rule: self.rule,
             name: self.window.map_or(&self.rule.id, |window| &window.name),
@@ -242,7 +306,21 @@ impl<'r, K> Line<'r, K> {
             next_unit_after,
             source,
             counted,
+            reserved,
         })
+    }
+
+    /// True if the whole limit would allow what its part for the others denies.
+    #[cold]
+    fn is_denied_by_lent_part(&self, decision: Option<Decision>) -> bool {
+        let (Some(Decision::Deny { standing, .. }), Terms::Limited(windows), Some(part)) =
+            (decision, self.terms, self.window)
+        else {
+            return false;
+        };
+        let mut all = windows.as_slice().iter();
+        let whole = all.find(|window| window.counter == part.counter);
+        whole.is_some_and(|window| whole_allows(&window.limit, &standing, self.cost))
     }
 
     /// The source of its ruling if the charge was not decided. The rule's mode counts, not the charge's policy: a quota

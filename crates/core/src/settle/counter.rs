@@ -14,7 +14,7 @@ pub struct Counter<'a> {
     pub domain: &'a str,
     /// The rule that has the limit.
     pub rule: &'a str,
-    /// The variant of an experiment, empty without an experiment.
+    /// The variant of an experiment, or [`Counter::OTHERS`]. Empty without either.
     pub variant: &'a str,
     /// The limit: of it only the algorithm and the period.
     pub limit: &'a Limit,
@@ -26,6 +26,19 @@ pub struct Counter<'a> {
 const VERSION: u8 = 1;
 
 impl Counter<'_> {
+    /// The variant of the counter of those attempts that may not use a rule's reserve.
+    pub const OTHERS: &'static str = "others";
+
+    /// The counter whose place in a store decides where this one is: both counters of a rule with a reserve are stored
+    /// in one place, so that they are settled at one instant.
+    #[must_use]
+    pub fn placement(&self) -> Self {
+        Self {
+            variant: if self.variant == Self::OTHERS { "" } else { self.variant },
+            ..*self
+        }
+    }
+
     /// Writes its bytes to `sink`: every part after its length, so that different counters differ.
     pub fn write(&self, mut sink: impl FnMut(&[u8])) {
         let mut part = |bytes: &[u8]| {

@@ -4,6 +4,7 @@ use crate::text::problem::{ValueError, closest_match};
 use crate::text::yaml::excerpt;
 use crate::units::rate::Rate;
 use crate::units::time::Micros;
+use std::fmt;
 
 /// A limit as written, before an algorithm is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +75,18 @@ impl Share {
     pub const fn part_of(self, whole: u64) -> u64 {
         // The product of a u64 and a u32 fits, and the quotient is at most `whole`.
         (whole as u128 * self.millionths as u128 / 1_000_000) as u64
+    }
+}
+
+/// As rules write it: `20%`, `0.5%`.
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (percent, rest) = (self.millionths / 10_000, self.millionths % 10_000);
+        if rest == 0 {
+            return write!(f, "{percent}%");
+        }
+        let decimals = format!("{rest:04}");
+        write!(f, "{percent}.{}%", decimals.trim_end_matches('0'))
     }
 }
 
@@ -482,6 +495,9 @@ mod tests {
             assert_eq!(parse_share(text).ok().map(Share::millionths), millionths, "{text}");
         }
         assert_eq!(Share::ALL.part_of(u64::MAX), u64::MAX);
+        for text in ["0%", "20%", "0.5%", "99.9999%", "0.0001%", "100%"] {
+            assert_eq!(parse_share(text).map(|share| share.to_string()).as_deref(), Ok(text));
+        }
     }
 
     #[test]

@@ -298,6 +298,14 @@ impl<'r, K> PlannedItem<'r, K> {
         }
     }
 
+    /// The plan of an item that is settled.
+    const fn settled_plan(&self) -> Option<&Plan<'r, K>> {
+        match self {
+            Self::Rules(plan) => Some(plan),
+            Self::Inline(_) | Self::Refund(_) => None,
+        }
+    }
+
     fn plan_mut(&mut self) -> Option<&mut Plan<'r, K>> {
         match self {
             Self::Rules(plan) => Some(plan),
@@ -371,6 +379,22 @@ impl<K> RequestCharges<K> for Vec<PlannedItem<'_, K>> {
             }
         }
         quotas == 0 || exceeded < quotas
+    }
+
+    fn has_shadow_reserve(&self) -> bool {
+        let mut plans = self.iter().filter_map(PlannedItem::settled_plan);
+        plans.any(Plan::has_shadow_reserve)
+    }
+
+    fn half_kept_mut<'p>(&'p mut self) -> Vec<&'p mut PlannedCharge<K>>
+    where
+        K: 'p,
+    {
+        let plans = self.iter_mut().filter_map(|item| match item {
+            PlannedItem::Rules(plan) => Some(plan),
+            PlannedItem::Inline(_) | PlannedItem::Refund(_) => None,
+        });
+        plans.flat_map(Plan::half_kept_mut).collect()
     }
 
     fn is_banned(&self) -> bool {

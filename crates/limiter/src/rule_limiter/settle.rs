@@ -23,6 +23,14 @@ pub(super) trait RequestCharges<K> {
 
     /// True if the request is banned: then the store is only peeked.
     fn is_banned(&self) -> bool;
+
+    /// True if a rule in shadow mode has two charges for one window: see [`Plan::half_kept_mut`].
+    fn has_shadow_reserve(&self) -> bool;
+
+    /// The charges that such a rule would not have made.
+    fn half_kept_mut<'p>(&'p mut self) -> Vec<&'p mut PlannedCharge<K>>
+    where
+        K: 'p;
 }
 
 impl<K> RequestCharges<K> for Plan<'_, K> {
@@ -50,6 +58,18 @@ impl<K> RequestCharges<K> for Plan<'_, K> {
     #[inline]
     fn is_banned(&self) -> bool {
         Plan::is_banned(self)
+    }
+
+    #[inline]
+    fn has_shadow_reserve(&self) -> bool {
+        Plan::has_shadow_reserve(self)
+    }
+
+    fn half_kept_mut<'p>(&'p mut self) -> Vec<&'p mut PlannedCharge<K>>
+    where
+        K: 'p,
+    {
+        Plan::half_kept_mut(self)
     }
 }
 
@@ -114,12 +134,32 @@ impl<S: CounterStore> RuleLimiter<S> {
         mut settlement: Settlement,
     ) -> Timestamp {
         record(self.settled_mut(request), outcomes(Some(&settlement)));
-        if !request.is_allowed() && !request.charges().any(PlannedCharge::is_denied) {
+        let allowed = request.is_allowed();
+        if !allowed && !request.charges().any(PlannedCharge::is_denied) {
             let charges = self.settled_charges(request);
             self.store.compensate(&charges, &mut settlement).await;
             record(self.settled_mut(request), outcomes(Some(&settlement)));
         }
+        if allowed && request.has_shadow_reserve() {
+            // Boxed: few requests come here, and the futures of all others stay small.
+            Box::pin(self.compensate_half_kept(request, settlement.now)).await;
+        }
         settlement.now
+    }
+
+    /// Reverses the charges that rules with a reserve would not have made in enforce mode: where only one of two counters
+    /// denies, the store has charged the other, because in shadow mode it keeps each charge by itself.
+    async fn compensate_half_kept(&self, request: &mut impl RequestCharges<S::Key>, now: Timestamp) {
+        for planned in request.half_kept_mut() {
+            let outcome = planned.outcome.and_then(Result::ok);
+            let mut kept = Settlement {
+                allowed: true,
+                now,
+                outcomes: outcome.map(Ok).into_iter().collect(),
+            };
+            self.store.compensate(&[planned.charge], &mut kept).await;
+            record([planned], outcomes(Some(&kept)));
+        }
     }
 
     /// Records the outcomes that settling would have, without consuming anything. Returns the store's time; None if

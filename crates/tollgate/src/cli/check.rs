@@ -45,6 +45,9 @@ fn render(response: &ServerResponse) -> Option<(String, ExitCode)> {
             // Without a time to retry after, or with another reason than a limit that is used up, the server's text says
             // why: a ban, a cost above the limit, a held lease, a `min_interval`.
             let has_no_time = body.get("retry_after_ms").is_some_and(Value::is_null);
+            if !allowed && is_reserved(&body) {
+                text.push_str("; the rest is reserved");
+            }
             if !allowed
                 && (has_no_time || body.get("reason").is_some())
                 && let Some(detail) = body.get("detail").and_then(Value::as_str)
@@ -105,7 +108,18 @@ fn standing(entry: &Value, allowed: bool) -> String {
         (true, _, Some(reset @ 1..)) => text.push_str(&format!(", resets in {}", duration_text(reset))),
         (true, _, _) => {}
     }
+    if entry.get("reserved").and_then(Value::as_bool) == Some(true) {
+        text.push_str(", the rest is reserved");
+    }
     text
+}
+
+/// True if only the reserve of the limit that speaks denies.
+fn is_reserved(body: &Value) -> bool {
+    let limits = body.get("limits").and_then(Value::as_array);
+    limits.into_iter().flatten().any(|limit| {
+        limit.get("rule") == body.get("rule") && limit.get("reserved").and_then(Value::as_bool) == Some(true)
+    })
 }
 
 fn name(limit: &Value) -> &str {

@@ -115,6 +115,7 @@ function metRule(trace, actions) {
       ["Counts", Object.keys(countedSubject(trace)).length ? subjectCode(countedSubject(trace)) : "all requests as one"],
       ["Limit", h("span", null, h("code", null, trace.limit), h("span", { class: "faint" }, `, ${originText(trace.from)}`))],
       trace.cost !== 1 && ["Cost", count(trace.cost)],
+      trace.reserve && ["Reserve", `${trace.reserve.share}, ${trace.reserve.usable ? "which this request may use" : "kept for others"}`],
       limits[0]?.algorithm && ["Algorithm", limits.map((/** @type {any} */ limit) => limit.algorithm).filter(Boolean).join(", ")],
       limits[0]?.source && ["Counted in", [...new Set(limits.map((/** @type {any} */ limit) => limit.source))].join(", ")],
     ]),

@@ -19,6 +19,7 @@ mod metrics;
 mod multiplexed;
 mod openapi;
 mod readiness;
+mod reserves;
 mod spreading;
 mod tls;
 mod tokens;

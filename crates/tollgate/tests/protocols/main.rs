@@ -9,6 +9,7 @@
 
 mod derived;
 mod protocols;
+mod reserve;
 mod server;
 mod zero_limits;
 

@@ -37,7 +37,7 @@ fn explain(pairs: &[(&str, &[u8])], decision: Decision) -> String {
     })));
     let verdict = plan.verdict(Source::Memory);
     let key = |counter: crate::rules::CounterId, per: &[&[u8]]| format!("k{}{}", counter.index(), per.len());
-    rules.explain(&attempt, verdict, key).to_string()
+    rules.explain(&attempt, (verdict, Vec::new()), key).to_string()
 }
 
 const STANDING: Standing = Standing {
@@ -156,4 +156,65 @@ fn names_the_entry_that_gave_the_cost() {
         other.contains("cost 1 from the default of `cost`; limit from `limit`"),
         "{other}"
     );
+}
+
+#[test]
+fn shows_both_counters_of_a_reserve() {
+    let rules = sample(
+        "rules: [{ id: ceiling, limit: 1000/s, reserve: { share: 20%, for: { priority: critical, endpoint: /pay } } }]",
+    );
+    let text = |pairs: &[(&str, &[u8])]| {
+        let attributes = attributes(pairs);
+        let attempt = Attempt {
+            domain: Attempt::DOMAIN,
+            attributes: &attributes,
+            cost: Cost::ONE,
+        };
+        let mut plan = rules.plan_to_explain(&attempt, |_, _| ());
+        let decided = |decision| {
+            Ok(Outcome {
+                decision,
+                receipt: Receipt::without_mark(Cost::ONE, LeaseId::default()),
+                source: Source::Memory,
+            })
+        };
+        let allow = decided(Decision::Allow {
+            standing: STANDING,
+            delay: Micros::ZERO,
+        });
+        let deny = decided(Decision::Deny {
+            standing: Standing {
+                remaining: 0,
+                ..STANDING
+            },
+            retry: Retry::After(Micros::from_millis(2)),
+        });
+        plan.record([allow, deny]);
+        let rulings = plan.reserve_rulings(Source::Memory);
+        let verdict = plan.verdict(Source::Memory);
+        let key = |counter: crate::rules::CounterId, _: &[&[u8]]| format!("k{}", counter.index());
+        rules.explain(&attempt, (verdict, rulings), key).to_string()
+    };
+    let expected = "\
+denied: `ceiling` denies: 0 of 100 remaining, retry in 2ms
+
+ceiling: matched, enforce
+    counted globally
+    cost 1; limit from `limit`
+    ceiling: token_bucket of 800 per 1s; denies: 0 of 100 remaining, retry in 2ms; key k1
+    reserve of 20% for priority = `critical`, endpoint = `/pay`: the attempt may not use it
+        all: ceiling: token_bucket of 1000 per 1s; would leave 99 of 100, resets in 600ms; key k0
+        others: ceiling: token_bucket of 800 per 1s; denies: 0 of 100 remaining, retry in 2ms; key k1
+    suggestion: wait 2ms, lower the cost to what remains, or raise `limit`: the rest is kept for others
+";
+    assert_eq!(text(&[]), expected);
+    let critical = text(&[("priority", b"critical"), ("endpoint", b"/pay")]);
+    assert!(critical.starts_with("allowed: `ceiling` would leave 99"), "{critical}");
+    for part in [
+        "the attempt may use it\n",
+        "        all: ceiling",
+        "        others: ceiling",
+    ] {
+        assert!(critical.contains(part), "{critical}");
+    }
 }

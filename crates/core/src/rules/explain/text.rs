@@ -1,6 +1,6 @@
 //! Explanations as text, with suggestions for each rule.
 
-use super::{Explanation, LimitTrace, MatchedRule, RuleMatch, RuleTrace, SkipReason};
+use super::{Explanation, LimitTrace, MatchedRule, ReserveTrace, RuleMatch, RuleTrace, SkipReason};
 use crate::decision::{Cost, Decision, Retry};
 use crate::limit::Limit;
 use crate::rules::derive::{DerivedOrigin, DerivedValue};
@@ -89,6 +89,24 @@ impl MatchedRule<'_> {
         writeln!(f, "    cost {cost}{from}; limit from {}{variant}", self.origin)?;
         for limit in &self.limits {
             writeln!(f, "    {limit}")?;
+        }
+        match &self.reserve {
+            Some(reserve) => write!(f, "{reserve}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for ReserveTrace<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let use_text = if self.is_for_attempt {
+            "may use it"
+        } else {
+            "may not use it"
+        };
+        writeln!(f, "    reserve of {}: the attempt {use_text}", self.reserve)?;
+        for (part, counter) in &self.counters {
+            writeln!(f, "        {}: {counter}", part.name())?;
         }
         Ok(())
     }
@@ -198,7 +216,15 @@ impl MatchedRule<'_> {
         Some(match decision.retry()? {
             Retry::After(wait) => {
                 let wait = wait.round_for_display();
-                format!("wait {wait}, lower the cost to what remains, or raise {}", self.origin)
+                let kept = if limit_trace.ruling.reserved {
+                    ": the rest is kept for others"
+                } else {
+                    ""
+                };
+                format!(
+                    "wait {wait}, lower the cost to what remains, or raise {}{kept}",
+                    self.origin
+                )
             }
             Retry::Unknown => format!("wait until a lease is released, or raise {}", self.origin),
             Retry::Never if matches!(self.terms, Terms::Banned(_)) => {

@@ -113,6 +113,11 @@ impl AlgorithmOptions {
         self.name
     }
 
+    /// True if it delays what it allows.
+    pub(super) const fn is_shaping(&self) -> bool {
+        matches!(self.kind, AlgorithmKind::LeakyBucket { shape: true })
+    }
+
     /// Returns the limit of this algorithm for a quota.
     pub(in crate::rules) fn limit(&self, quota: Quota) -> Result<ParsedLimit, ValueError> {
         match (quota, self.kind) {

@@ -8,7 +8,8 @@ use crate::quantity::{Period, parse_quota};
 use crate::rules::matching::Value;
 use crate::rules::model::SmallBytes;
 use crate::rules::model::{
-    By, CounterId, CounterSpec, Dimension, LimitSelector, Overrides, Terms, Variant, Window, Windows,
+    By, CounterId, CounterPart, CounterSpec, Dimension, LimitSelector, Overrides, ReserveTerms, ReservedWindows, Terms,
+    Variant, Window, Windows,
 };
 use crate::yaml::{MapKey, Node, NodeKind, excerpt};
 use std::collections::HashMap;
@@ -34,13 +35,15 @@ pub(super) struct Counters<'r> {
     known: HashMap<CounterIdentity, CounterId>,
 }
 
-/// The identity of a counter within a rule: the variant, the algorithm and the period.
-type CounterIdentity = (Variant, &'static str, Option<Period>);
+/// The identity of a counter within a rule: the variant, the attempts it counts, the algorithm and the period.
+type CounterIdentity = (Variant, CounterPart, &'static str, Option<Period>);
 
 /// Parser of the limits of one variant of a rule.
 pub(super) struct LimitsParser<'a, 'r> {
     pub(super) algorithm: AlgorithmOptions,
     pub(super) variant: Variant,
+    /// The part of each limit that is kept for some attempts.
+    pub(super) reserve: Option<ReserveTerms>,
     /// The IPv6 prefix length.
     pub(super) ipv6_prefix: u8,
     pub(super) counters: &'a mut Counters<'r>,
@@ -89,13 +92,13 @@ impl<'r> Counters<'r> {
     }
 
     /// Returns a window, named by its period if it is one of a list.
-    fn window(&mut self, limit: Limit, variant: Variant, named: Option<Period>) -> Window {
+    fn window(&mut self, limit: Limit, (variant, part): (Variant, CounterPart), named: Option<Period>) -> Window {
         let window_name = named.map(|period| {
             let id = &self.id;
             let make = || format!("{id}.{}", period.name()).into();
             Arc::clone(self.names.entry(period).or_insert_with(make))
         });
-        let identity = (variant, limit.algorithm(), limit.counter_period());
+        let identity = (variant, part, limit.algorithm(), limit.counter_period());
         let counter = *self.known.entry(identity).or_insert_with(|| {
             let counter = CounterId(u32::try_from(self.list.len()).unwrap_or(u32::MAX));
             self.list.push(CounterSpec {
@@ -103,6 +106,7 @@ impl<'r> Counters<'r> {
                 id: Arc::clone(&self.id),
                 window_name: None,
                 variant,
+                part,
                 limit,
                 rule: self.rule,
             });
@@ -145,7 +149,11 @@ impl LimitsParser<'_, '_> {
                 ParsedLimit::Unlimited => Terms::Unlimited,
                 ParsedLimit::Banned(period) => Terms::Banned(period),
                 ParsedLimit::Limited(limit, _) => {
-                    Terms::Limited(Windows::One(self.counters.window(limit, self.variant, None)))
+                    let window = self.window(limit, None);
+                    Terms::Limited(match self.window_of_others(limit, None, node)? {
+                        None => Windows::One(window),
+                        Some(others) => Windows::Reserved(Box::new(ReservedWindows::new(vec![window], vec![others]))),
+                    })
                 }
             });
         };
@@ -156,6 +164,7 @@ impl LimitsParser<'_, '_> {
             )
         })?;
         let mut windows: Vec<Window> = Vec::with_capacity(items.len());
+        let mut others: Vec<Window> = Vec::new();
         let mut seen: Vec<(Period, &Location)> = Vec::with_capacity(items.len());
         for item in items {
             match self.parse_limit(item) {
@@ -168,7 +177,8 @@ impl LimitsParser<'_, '_> {
                         );
                     }
                     seen.push((period, &item.location));
-                    windows.push(self.counters.window(limit, self.variant, Some(period)));
+                    windows.push(self.window(limit, Some(period)));
+                    others.extend(self.window_of_others(limit, Some(period), item).flatten());
                 }
                 Some(ParsedLimit::Limited(_, None)) => self.problems.error_with(
                     &item.location,
@@ -183,7 +193,34 @@ impl LimitsParser<'_, '_> {
                 None => {}
             }
         }
-        Some(Terms::Limited(Windows::Several(windows.into())))
+        Some(Terms::Limited(match self.reserve {
+            None => Windows::Several(windows.into()),
+            // One of them was rejected, and with it the rule.
+            Some(_) if others.len() != windows.len() => return None,
+            Some(_) => Windows::Reserved(Box::new(ReservedWindows::new(windows, others))),
+        }))
+    }
+
+    fn window(&mut self, limit: Limit, named: Option<Period>) -> Window {
+        self.counters.window(limit, (self.variant, CounterPart::All), named)
+    }
+
+    /// The window of the attempts that may not use the reserve, if the rule has one. None if the limit is too small for
+    /// it, which is reported.
+    fn window_of_others(&mut self, limit: Limit, named: Option<Period>, node: &Node) -> Option<Option<Window>> {
+        let Some(reserve) = self.reserve else {
+            return Some(None);
+        };
+        match reserve.limit_of_others(&limit) {
+            Ok(others) => {
+                let counted = (self.variant, reserve.counter_part());
+                Some(Some(self.counters.window(others, counted, named)))
+            }
+            Err(error) => {
+                self.problems.push(error.at(&node.location));
+                None
+            }
+        }
     }
 
     fn parse_limit(&mut self, node: &Node) -> Option<ParsedLimit> {
@@ -326,7 +363,7 @@ impl<'n> OverrideSets<'n> {
         }
         // Each of them stores every window.
         let windows = match terms {
-            Terms::Limited(windows) => windows.as_slice().len(),
+            Terms::Limited(windows) => windows.as_slice().len() + windows.others().len(),
             Terms::Banned(_) | Terms::Unlimited => 1,
         };
         let before = *limits.subjects;

@@ -12,7 +12,7 @@ use crate::yaml::{Fields, MapKey, Node, NodeKind, excerpt};
 use std::sync::Arc;
 
 /// The keys of a rule.
-pub(in crate::rules) const RULE_KEYS: [&str; 18] = [
+pub(in crate::rules) const RULE_KEYS: [&str; 19] = [
     "id",
     "domain",
     "when",
@@ -31,6 +31,7 @@ pub(in crate::rules) const RULE_KEYS: [&str; 18] = [
     "experiment",
     "ipv6_prefix",
     "spread",
+    "reserve",
 ];
 /// The keys of an experiment.
 pub(in crate::rules) const EXPERIMENT_KEYS: [&str; 9] = [
@@ -106,10 +107,12 @@ impl RulesParser {
             return;
         };
         let rule_index = u32::try_from(self.rules.len()).unwrap_or(u32::MAX);
+        let reserve = self.parse_reserve(&fields, method);
         let mut counters = Counters::new(&mut self.counters, domain, Arc::clone(&id), rule_index);
         let mut limits = LimitsParser {
             algorithm: method,
             variant: Variant::Control,
+            reserve: reserve.as_ref().map(|reserve| reserve.terms),
             ipv6_prefix,
             counters: &mut counters,
             subjects: &mut self.subjects,
@@ -167,6 +170,7 @@ impl RulesParser {
                     ipv6_prefix,
                 }),
                 spread,
+                reserve: reserve.map(Box::new),
             });
         }
     }

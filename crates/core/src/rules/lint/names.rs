@@ -11,6 +11,8 @@ use std::collections::HashMap;
 pub struct KnownAttributes {
     /// Their names.
     pub names: Vec<Box<str>>,
+    /// Those that are taken from a header of the request, which its caller may have written.
+    pub from_headers: Vec<Box<str>>,
     /// The part of all attributes that they are.
     pub coverage: Coverage,
 }
@@ -72,6 +74,7 @@ impl NamesUsed {
             None => self.add_domain(domain, &rule.location),
         }
         self.add_when(find("when"));
+        self.add_when(find("reserve").and_then(|reserve| member(reserve, "for")));
         for node in find("per").map(Node::one_or_more).unwrap_or_default() {
             self.add_attribute(node.scalar().unwrap_or_default(), &node.location);
         }
@@ -298,7 +301,7 @@ fn member<'n>(node: &'n Node, key: &str) -> Option<&'n Node> {
 }
 
 /// Names that most attributes have, the ones of these documents and of Envoy's descriptors.
-const COMMON: [&str; 22] = [
+const COMMON: [&str; 23] = [
     "account",
     "api_key",
     "client_ip",
@@ -314,6 +317,7 @@ const COMMON: [&str; 22] = [
     "path",
     "plan",
     "points",
+    "priority",
     "region",
     "remote_address",
     "service",

@@ -104,7 +104,7 @@ fn next_value(rest: &mut &[u8]) -> Vec<u8> {
 }
 
 /// True if each has what the other has, in any order.
-fn same_list<T: PartialEq>(one: &[T], other: &[T]) -> bool {
+pub(super) fn same_list<T: PartialEq>(one: &[T], other: &[T]) -> bool {
     one.len() == other.len() && one.iter().all(|item| other.contains(item))
 }
 

@@ -2,6 +2,7 @@
 
 use super::cost::CostCases;
 use super::counting::{Counting, Group};
+use super::reserve::{Reserve, ReservedWindows};
 use crate::decision::Cost;
 use crate::limit::Limit;
 use crate::network::Networks;
@@ -49,6 +50,8 @@ pub struct Rule {
     pub(in crate::rules) limit_grammar: Option<LimitGrammar>,
     /// True if denied callers return one after the other. None: as the settings say for rules without `per`.
     pub(crate) spread: Option<bool>,
+    /// The part of its limits that only some attempts may use. Then all its windows are [`Windows::Reserved`].
+    pub(crate) reserve: Option<Box<Reserve>>,
 }
 
 /// The options that the limits of a rule are parsed with.
@@ -153,6 +156,7 @@ impl LimitSelector {
         terms.flat_map(|terms| match terms {
             Terms::Limited(Windows::One(window)) => std::slice::from_mut(window),
             Terms::Limited(Windows::Several(windows)) => windows,
+            Terms::Limited(Windows::Reserved(reserved)) => reserved.windows_mut(),
             Terms::Banned(_) | Terms::Unlimited => &mut [],
         })
     }
@@ -199,15 +203,26 @@ pub enum Windows {
     One(Window),
     /// Several.
     Several(Box<[Window]>),
+    /// Those of a rule with a reserve.
+    Reserved(Box<ReservedWindows>),
 }
 
 impl Windows {
-    /// Returns all of them.
+    /// Returns all of them. Of a rule with a reserve, those of all attempts.
     #[inline]
     pub fn as_slice(&self) -> &[Window] {
         match self {
             Self::One(window) => std::slice::from_ref(window),
             Self::Several(windows) => windows,
+            Self::Reserved(reserved) => reserved.all(),
+        }
+    }
+
+    /// Returns those of the attempts that may not use the reserve. Empty without a reserve.
+    pub fn others(&self) -> &[Window] {
+        match self {
+            Self::One(_) | Self::Several(_) => &[],
+            Self::Reserved(reserved) => reserved.others(),
         }
     }
 }
@@ -236,10 +251,22 @@ pub struct CounterSpec {
     pub window_name: Option<Arc<str>>,
     /// The variant of an experiment.
     pub variant: Variant,
+    /// The attempts it counts.
+    pub part: CounterPart,
     /// One of the limits that share the counter: only its algorithm and its period are part of the identity.
     pub limit: Limit,
     /// The rule, as an index into [`RuleSet::rules`].
     pub rule: u32,
+}
+
+/// The attempts that a counter of a rule counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum CounterPart {
+    /// All of them.
+    #[default]
+    All,
+    /// Those that may not use the reserve.
+    Others,
 }
 
 /// A variant of an experiment.
@@ -480,7 +507,10 @@ impl CounterSpec {
         Counter {
             domain: &self.domain,
             rule: &self.id,
-            variant: self.variant.key(),
+            variant: match self.part {
+                CounterPart::All => self.variant.key(),
+                CounterPart::Others => Counter::OTHERS,
+            },
             limit: &self.limit,
             per,
         }
@@ -537,6 +567,11 @@ impl Rule {
     /// Its `spread` as written, if it is.
     pub const fn spread(&self) -> Option<bool> {
         self.spread
+    }
+
+    /// The part of its limits that only some attempts may use, if any.
+    pub fn reserve(&self) -> Option<&Reserve> {
+        self.reserve.as_deref()
     }
 
     /// The attempts its limits count.

@@ -224,3 +224,119 @@ fn rules_without_their_key_are_found_however_they_are_indexed() {
         assert_eq!(lacks_key, !expected.is_empty(), "{pairs:?}");
     }
 }
+
+const RESERVES: &str = "
+rules:
+- { id: kept, limit: 1000/s, reserve: { share: 20%, for: { priority: critical } } }
+- { id: lent, limit: [1000/s, 6000/min], reserve: { share: 20%, for: { priority: critical }, lend: true } }
+- { id: slots, per: user, algorithm: concurrency, limit: 10, reserve: { share: 20%, for: { priority: critical, endpoint: /pay } } }
+";
+
+/// Each charge as `name part capacity counter`.
+fn reserve_lines(pairs: &[(&str, &[u8])], explains: bool) -> Vec<String> {
+    let rules = sample(RESERVES);
+    let attributes = attributes(pairs);
+    let attempt = Attempt {
+        domain: Attempt::DOMAIN,
+        attributes: &attributes,
+        cost: Cost::new(3).expect("in range"),
+    };
+    let key = |counter: CounterId, _: &[&[u8]]| counter.index();
+    let plan = match explains {
+        true => rules.plan_to_explain(&attempt, key),
+        false => rules.plan(&attempt, key),
+    };
+    let line = |line: &Line<'_, usize>| {
+        let charge = &line.charge.as_ref().expect("it limits").charge;
+        let window = line.window.expect("it limits");
+        assert_eq!(charge.key, window.counter().index());
+        format!(
+            "{} {:?} {} {} {}",
+            window.name(),
+            line.part,
+            charge.limit.capacity(),
+            charge.key,
+            charge.cost.get()
+        )
+    };
+    plan.lines.iter().map(line).collect()
+}
+
+#[test]
+fn who_may_use_a_reserve_is_charged_to_the_whole_alone() {
+    let critical: &[(&str, &[u8])] = &[("priority", b"critical"), ("user", b"u"), ("endpoint", b"/pay")];
+    assert_eq!(
+        reserve_lines(critical, false),
+        [
+            "kept Whole 1000 0 3",
+            "lent.1s Whole 1000 2 3",
+            "lent.1min Whole 6000 3 3",
+            "slots Whole 10 4 3"
+        ]
+    );
+    // All conditions must hold.
+    let other = reserve_lines(&[("priority", b"critical"), ("user", b"u")], false);
+    assert_eq!(other[3..], ["slots All 10 4 3", "slots Others 8 5 3"]);
+}
+
+#[test]
+fn all_others_are_charged_to_their_part_too_unless_it_is_lent() {
+    assert_eq!(
+        reserve_lines(&[("user", b"u")], false),
+        [
+            "kept All 1000 0 3",
+            "kept Others 800 1 3",
+            "lent.1s Lent 800 2 3",
+            "lent.1min Lent 4800 3 3",
+            "slots All 10 4 3",
+            "slots Others 8 5 3"
+        ]
+    );
+}
+
+#[test]
+fn an_explanation_looks_at_both_counters() {
+    let critical: &[(&str, &[u8])] = &[("priority", b"critical"), ("user", b"u"), ("endpoint", b"/pay")];
+    assert_eq!(
+        reserve_lines(critical, true),
+        [
+            "kept Whole 1000 0 3",
+            "kept Idle 800 1 0",
+            "lent.1s Whole 1000 2 3",
+            "lent.1min Whole 6000 3 3",
+            "slots Whole 10 4 3",
+            "slots Idle 8 5 0"
+        ]
+    );
+    let others: &[(&str, &[u8])] = &[("user", b"u")];
+    assert_eq!(reserve_lines(others, true), reserve_lines(others, false));
+}
+
+#[test]
+fn the_counter_of_all_is_that_of_the_rule_without_a_reserve() {
+    let identity = |text: &str| -> Vec<Vec<u8>> {
+        let rules = sample(text);
+        let bytes = |spec: &crate::rules::CounterSpec| {
+            let mut bytes = Vec::new();
+            spec.counter(&[]).write(|piece| bytes.extend_from_slice(piece));
+            bytes
+        };
+        rules.counters().iter().map(bytes).collect()
+    };
+    let plain = identity("rules: [{ id: r, limit: 10/s }]");
+    let reserve = |share: &str| {
+        identity(&format!(
+            "rules: [{{ id: r, limit: 10/s, reserve: {{ share: {share}, for: {{ priority: critical }} }} }}]"
+        ))
+    };
+    let lent =
+        identity("rules: [{ id: r, limit: 10/s, reserve: { share: 20%, for: { priority: critical }, lend: true } }]");
+    let [all, others] = &*reserve("20%") else {
+        panic!("two counters");
+    };
+    assert_eq!(plain, std::slice::from_ref(all));
+    assert_eq!(plain, lent);
+    assert_ne!(all, others);
+    // What was used stays used when the share changes.
+    assert_eq!(reserve("20%"), reserve("50%"));
+}

@@ -7,8 +7,8 @@ use super::tree::{DescriptorLevel, DescriptorLimit, DescriptorNode, Descriptors}
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::limit::Limit;
 use crate::rules::model::{
-    Condition, CostSource, CounterId, CounterSpec, Counting, Dimension, Group, LimitSelector, Mode, Rule, Terms, Test,
-    Variant, Window, Windows,
+    Condition, CostSource, CounterId, CounterPart, CounterSpec, Counting, Dimension, Group, LimitSelector, Mode, Rule,
+    Terms, Test, Variant, Window, Windows,
 };
 use crate::settle::OnStoreFailure;
 use crate::units::rate::Rate;
@@ -148,6 +148,7 @@ impl Compiler<'_> {
             descriptor: Some(Box::new(descriptor)),
             limit_grammar: None,
             spread: None,
+            reserve: None,
         }
     }
 
@@ -159,6 +160,7 @@ impl Compiler<'_> {
             id: Arc::clone(&name),
             window_name: None,
             variant: Variant::Control,
+            part: CounterPart::All,
             limit,
             rule: u32::try_from(self.rules.len()).unwrap_or(u32::MAX),
         });

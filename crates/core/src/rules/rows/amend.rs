@@ -9,7 +9,8 @@ use crate::quantity::Period;
 use crate::rules::file::algorithm::AlgorithmOptions;
 use crate::rules::file::limits::{ATTRIBUTES_MAX, SETS_MAX};
 use crate::rules::model::{
-    CounterId, CounterSpec, Dimension, LimitGrammar, Rule, RuleSet, Terms, Variant, Window, Windows,
+    CounterId, CounterPart, CounterSpec, Dimension, LimitGrammar, ReservedWindows, Rule, RuleSet, Terms, Variant,
+    Window, Windows,
 };
 use crate::yaml::excerpt;
 use std::borrow::Cow;
@@ -255,6 +256,11 @@ impl<'e> Amendment<'e> {
         let experiment = experiment.transpose()?;
         // The experiment has windows of the same periods.
         self.check_names(target.rule, &control)?;
+        if let Some(reserve) = target.rule.reserve() {
+            control
+                .limits()
+                .try_for_each(|limit| reserve.terms.limit_of_others(limit).map(drop))?;
+        }
         let control = self.compile(target, Variant::Control, control)?;
         let experiment = experiment.map(|parsed| self.compile(target, Variant::Experiment, parsed));
         let experiment = experiment.transpose()?;
@@ -286,15 +292,51 @@ impl<'e> Amendment<'e> {
         Ok(match parsed {
             ParsedTerms::Unlimited => Terms::Unlimited,
             ParsedTerms::Banned(period) => Terms::Banned(period),
-            ParsedTerms::One(limit) => Terms::Limited(Windows::One(self.window(target, variant, limit, None)?)),
+            ParsedTerms::One(limit) if target.rule.reserve().is_some() => {
+                self.reserved_windows(target, variant, &[(limit, None)])?
+            }
+            ParsedTerms::Several(windows) if target.rule.reserve().is_some() => {
+                let windows: Vec<_> = windows
+                    .into_iter()
+                    .map(|(limit, period)| (limit, Some(period)))
+                    .collect();
+                self.reserved_windows(target, variant, &windows)?
+            }
+            ParsedTerms::One(limit) => Terms::Limited(Windows::One(self.window(
+                target,
+                (variant, CounterPart::All),
+                limit,
+                None,
+            )?)),
             ParsedTerms::Several(windows) => {
                 let windows = windows.into_iter();
                 let windows: Result<Box<[Window]>, ValueError> = windows
-                    .map(|(limit, period)| self.window(target, variant, limit, Some(period)))
+                    .map(|(limit, period)| self.window(target, (variant, CounterPart::All), limit, Some(period)))
                     .collect();
                 Terms::Limited(Windows::Several(windows?))
             }
         })
+    }
+
+    /// The windows of a rule with a reserve.
+    fn reserved_windows(
+        &mut self,
+        target: Target<'e>,
+        variant: Variant,
+        windows: &[(Limit, Option<Period>)],
+    ) -> Result<Terms, ValueError> {
+        let Some(reserve) = target.rule.reserve() else {
+            return Err(ValueError::new("the rule has no reserve", "load its rules again"));
+        };
+        let part = reserve.terms.counter_part();
+        let (mut all, mut others) = (Vec::new(), Vec::new());
+        for (limit, named) in windows {
+            let others_limit = reserve.terms.limit_of_others(limit)?;
+            all.push(self.window(target, (variant, CounterPart::All), *limit, *named)?);
+            others.push(self.window(target, (variant, part), others_limit, *named)?);
+        }
+        let reserved = ReservedWindows::new(all, others);
+        Ok(Terms::Limited(Windows::Reserved(Box::new(reserved))))
     }
 
     /// Returns a window, named by its period if it is one of a list. It has the counter of the same variant, algorithm and
@@ -302,7 +344,7 @@ impl<'e> Amendment<'e> {
     fn window(
         &mut self,
         target: Target<'e>,
-        variant: Variant,
+        (variant, part): (Variant, CounterPart),
         limit: Limit,
         named: Option<Period>,
     ) -> Result<Window, ValueError> {
@@ -312,13 +354,13 @@ impl<'e> Amendment<'e> {
         // The same counter under another name is listed again, so that it is found by either.
         let is_same = |spec: &CounterSpec| {
             let has_name = name.is_none() || spec.window_name.as_deref() == name.as_deref();
-            spec.variant == variant && identity(&spec.limit) == identity(&limit) && has_name
+            (spec.variant, spec.part) == (variant, part) && identity(&spec.limit) == identity(&limit) && has_name
         };
         let known = self.counters_of(index).find(|(_, spec)| is_same(spec));
         let known = known.map(|(counter, spec)| (counter, spec.window_name.clone(), Arc::clone(&spec.id)));
         let (counter, window_name, id) = match known {
             Some(known) => known,
-            None => self.add_counter(target, variant, limit, name.as_deref().map(Arc::from))?,
+            None => self.add_counter(target, (variant, part), limit, name.as_deref().map(Arc::from))?,
         };
         // Until the row has it, so that the next window does not get the same one.
         self.count_use(index, counter, 1);
@@ -333,7 +375,7 @@ impl<'e> Amendment<'e> {
     fn add_counter(
         &mut self,
         target: Target<'e>,
-        variant: Variant,
+        (variant, part): (Variant, CounterPart),
         limit: Limit,
         window_name: Option<Arc<str>>,
     ) -> Result<NamedCounter, ValueError> {
@@ -345,6 +387,7 @@ impl<'e> Amendment<'e> {
             id: Arc::clone(&id),
             window_name: window_name.clone(),
             variant,
+            part,
             limit,
             rule: index,
         };

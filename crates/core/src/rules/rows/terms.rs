@@ -67,13 +67,24 @@ impl RowTerms {
         };
         for terms in std::iter::once(control).chain(experiment) {
             if let Terms::Limited(windows) = terms {
-                windows.as_slice().iter().for_each(|window| each(window.counter));
+                let all = windows.as_slice().iter().chain(windows.others());
+                all.for_each(|window| each(window.counter));
             }
         }
     }
 }
 
 impl ParsedTerms {
+    /// Its limits.
+    pub(super) fn limits(&self) -> impl Iterator<Item = &Limit> {
+        let (one, several) = match self {
+            Self::One(limit) => (Some(limit), &[][..]),
+            Self::Several(windows) => (None, windows.as_slice()),
+            Self::Unlimited | Self::Banned(_) => (None, &[][..]),
+        };
+        one.into_iter().chain(several.iter().map(|(limit, _)| limit))
+    }
+
     /// Parses one limit, or a list of windows: `[10/s, 100/min]`.
     pub(super) fn parse(text: &str, algorithm: &AlgorithmOptions) -> Result<Self, ValueError> {
         let text = text.trim();

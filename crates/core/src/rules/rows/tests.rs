@@ -501,7 +501,44 @@ fn an_explanation_names_the_row() {
     let plan = rules.plan(&attempt(&given), |_, _| ());
     let verdict = plan.verdict(crate::Source::Memory);
     let text = rules
-        .explain(&attempt(&given), verdict, |_, _| String::new())
+        .explain(&attempt(&given), (verdict, Vec::new()), |_, _| String::new())
         .to_string();
     assert!(text.contains("limit from the row of merchant=m_1, region=eu"), "{text}");
+}
+
+#[test]
+fn a_row_of_a_rule_with_a_reserve_keeps_its_part() {
+    let rules = sample(
+        "rules: [{ id: plan, per: merchant, limit: 100/min, reserve: { share: 20%, for: { priority: critical } } }]",
+    );
+    let next = amended(
+        &rules,
+        &[
+            edit("plan", &[("merchant", "m_1")], Some("1000/min")),
+            edit("plan", &[("merchant", "m_2")], Some("[10/s, 600/min]")),
+            edit("plan", &[("merchant", "m_3")], Some("unlimited")),
+        ],
+    );
+    for (merchant, expected) in [
+        ("m_1", &["plan 1000", "plan 800"][..]),
+        ("m_2", &["plan.1s 10", "plan.1s 8", "plan.1min 600", "plan.1min 480"]),
+        ("m_3", &["unlimited"]),
+        ("m_4", &["plan 100", "plan 80"]),
+    ] {
+        assert_eq!(limits(&next, "plan", &[("merchant", merchant)]), expected);
+    }
+    assert_eq!(
+        limits(&next, "plan", &[("merchant", "m_2"), ("priority", "critical")]),
+        ["plan.1s 10", "plan.1min 600"]
+    );
+    assert_eq!(next.added_counters().len(), 4, "two windows, each with two counters");
+    let counters_of = |rules: &RuleSet| rules.counters_in_use().count();
+    assert_eq!((counters_of(&rules), counters_of(&next)), (2, 6));
+    let deleted = amended(&next, &[edit("plan", &[("merchant", "m_2")], None)]);
+    assert_eq!(counters_of(&deleted), 2);
+    let (_, problems) = next.amend(&[edit("plan", &[("merchant", "m_9")], Some("1/min"))]);
+    let [problem] = &*problems else {
+        panic!("{problems:?}");
+    };
+    assert_eq!(problem.text, "a reserve of 20% of 1 leaves less than 1 to all others");
 }

@@ -195,3 +195,110 @@ fn bans_and_rules_without_limit_need_no_store() {
     let none = sample("rules: []\n");
     assert_eq!(verdict_text(&none, Cost::ONE, &[]), "allowed - memory 0us");
 }
+
+const RESERVE: &str = "
+rules:
+- { id: kept, limit: 10/s, on_store_failure: closed, reserve: { share: 20%, for: { priority: critical } } }
+";
+
+/// The ruling of a limit with a reserve, from the results of its two counters.
+fn reserve_ruling(all: ChargeResult, others: ChargeResult) -> String {
+    let rules = sample(RESERVE);
+    let attempt = Attempt {
+        domain: Attempt::DOMAIN,
+        attributes: &[],
+        cost: Cost::ONE,
+    };
+    let mut plan = rules.plan(&attempt, |_, _| ());
+    plan.record([all, others]);
+    let allowed = plan.is_allowed();
+    let verdict = plan.verdict(Source::Memory);
+    assert_eq!(verdict.allowed, allowed);
+    let [ruling] = &*verdict.rulings else {
+        return format!("{} rulings", verdict.rulings.len());
+    };
+    assert_eq!(ruling.is_allow(), allowed);
+    assert!(!ruling.reserved || !allowed);
+    let capacity = ruling.window.expect("it limits").limit().capacity();
+    let remaining = ruling.decision.map(|decision| decision.standing().remaining);
+    let retry = match ruling.decision.and_then(|decision| decision.retry()) {
+        Some(Retry::After(wait)) => format!("after {wait}"),
+        retry => format!("{retry:?}"),
+    };
+    let reserved = if ruling.reserved { " reserved" } else { "" };
+    format!(
+        "{allowed} of {capacity}: {remaining:?} {retry} {}{reserved}",
+        ruling.source
+    )
+}
+
+#[test]
+fn the_counter_that_binds_speaks_for_both() {
+    let denied = |retry, source| {
+        let standing = standing(0);
+        decided(Decision::Deny { standing, retry }, source)
+    };
+    let wait = |us| denied(Retry::After(Micros::new(us)), Source::Memory);
+    let failed: ChargeResult = Err(Undecided::Failed);
+    for (all, others, expected) in [
+        (allow(5), allow(3), "true of 8: Some(3) None memory"),
+        (allow(2), allow(3), "true of 10: Some(2) None memory"),
+        (allow(3), allow(3), "true of 10: Some(3) None memory"),
+        (allow(5), wait(7), "false of 8: Some(0) after 7us memory reserved"),
+        (wait(7), allow(3), "false of 10: Some(0) after 7us memory"),
+        (wait(7), wait(8), "false of 8: Some(0) after 8us memory"),
+        (wait(8), wait(8), "false of 10: Some(0) after 8us memory"),
+        (wait(9), wait(8), "false of 10: Some(0) after 9us memory"),
+        (
+            wait(9),
+            denied(Retry::Never, Source::Shared),
+            "false of 8: Some(0) Some(Never) shared",
+        ),
+        (
+            allow(9),
+            denied(Retry::Unknown, Source::Local),
+            "false of 8: Some(0) Some(Unknown) local reserved",
+        ),
+        (failed, failed, "false of 10: None None closed"),
+        (allow(5), failed, "false of 8: None None closed"),
+        (failed, wait(8), "false of 10: None None closed"),
+        (Err(Undecided::Skipped), Err(Undecided::Skipped), "0 rulings"),
+        (
+            Err(Undecided::Skipped),
+            denied(Retry::After(Micros::new(8)), Source::Near),
+            "false of 8: Some(0) after 8us near reserved",
+        ),
+        (
+            denied(Retry::After(Micros::new(8)), Source::Near),
+            Err(Undecided::Skipped),
+            "false of 10: Some(0) after 8us near",
+        ),
+        (Err(Undecided::Skipped), wait(8), "false of 8: Some(0) after 8us memory"),
+    ] {
+        assert_eq!(reserve_ruling(all, others), expected, "{all:?} {others:?}");
+    }
+}
+
+#[test]
+fn a_lent_part_that_denies_says_whether_the_whole_would() {
+    let rules =
+        sample("rules: [{ id: lent, limit: 10/s, reserve: { share: 20%, for: { priority: critical }, lend: true } }]");
+    let attempt = Attempt {
+        domain: Attempt::DOMAIN,
+        attributes: &[],
+        cost: Cost::ONE,
+    };
+    let reserved = |reset_ms| {
+        let mut plan = rules.plan(&attempt, |_, _| ());
+        let standing = Standing {
+            limit: 8,
+            remaining: 0,
+            reset_after: Micros::from_millis(reset_ms),
+        };
+        let retry = Retry::After(Micros::ONE);
+        plan.record([decided(Decision::Deny { standing, retry }, Source::Memory)]);
+        plan.verdict(Source::Memory).rulings[0].reserved
+    };
+    assert!(reserved(800) && reserved(900));
+    assert!(!reserved(901) && !reserved(1_000));
+}

@@ -19,6 +19,8 @@ pub struct RedisKey {
 #[derive(Clone, Copy)]
 pub struct RedisKeyTemplate {
     key: [u8; 32],
+    /// The tag of the counter without a subject.
+    global_tag: u16,
 }
 
 /// Makes keys and their text.
@@ -56,6 +58,20 @@ impl RedisKeyspace {
     }
 
     pub(crate) fn template(&self, counter: &Counter<'_>) -> RedisKeyTemplate {
+        let key = self.template_key(counter);
+        let placement = counter.placement();
+        // A counter without a subject is spread by its rule.
+        let tag_source = match placement.variant == counter.variant {
+            true => key,
+            false => self.template_key(&placement),
+        };
+        RedisKeyTemplate {
+            key,
+            global_tag: self.tag(&tag_source),
+        }
+    }
+
+    fn template_key(&self, counter: &Counter<'_>) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new_keyed(&self.secret);
         let identity = Counter { per: &[], ..*counter };
         identity.write(|piece| {
@@ -64,9 +80,7 @@ impl RedisKeyspace {
         if matches!(counter.limit, Limit::Concurrency(_)) {
             hasher.update(LEASES_FORMAT);
         }
-        RedisKeyTemplate {
-            key: *hasher.finalize().as_bytes(),
-        }
+        *hasher.finalize().as_bytes()
     }
 
     pub(crate) fn key(&self, template: &RedisKeyTemplate, per: &[&[u8]]) -> RedisKey {
@@ -76,14 +90,14 @@ impl RedisKeyspace {
             hasher.update(value);
         }
         let [hash, _] = split_hash(hasher.finalize().as_bytes());
-        // A counter without a subject is spread by its rule.
-        let tag_source = per.first().copied().unwrap_or(&template.key);
-        let [tag_hash, _] = split_hash(blake3::keyed_hash(&self.tag_secret, tag_source).as_bytes());
+        let tag = per.first().map_or(template.global_tag, |first| self.tag(first));
+        RedisKey { tag, hash }
+    }
+
+    fn tag(&self, source: &[u8]) -> u16 {
+        let [tag_hash, _] = split_hash(blake3::keyed_hash(&self.tag_secret, source).as_bytes());
         let tag = u128::from_le_bytes(tag_hash) % u128::from(self.tags);
-        RedisKey {
-            tag: u16::try_from(tag).unwrap_or_default(),
-            hash,
-        }
+        u16::try_from(tag).unwrap_or_default()
     }
 
     /// A key of this tag that no counter has, for probes.

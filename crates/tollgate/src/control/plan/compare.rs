@@ -3,7 +3,7 @@
 use super::effect::{Effect, lifetime};
 use std::collections::HashMap;
 use tollgate_limiter::core::rules::{
-    CostSource, Dimension, Experiment, LimitSelector, Mode, OnStoreFailure, Rule, Terms, Window,
+    CostSource, Dimension, Experiment, LimitSelector, Mode, OnStoreFailure, Reserve, Rule, Terms, Window,
 };
 use tollgate_limiter::core::{Limit, Micros};
 
@@ -83,6 +83,9 @@ pub(super) fn differences(live: &Rule, next: &Rule) -> Vec<Difference> {
         });
         found.push((format!("spread {before} -> {after}"), Effect::None));
     }
+    if live.reserve() != next.reserve() {
+        found.push(reserve(live.reserve(), next.reserve()));
+    }
     // Only descriptors of envoyproxy/ratelimit have these.
     if live.counting() != next.counting() {
         found.push(("counting of denied requests".to_owned(), Effect::None));
@@ -91,6 +94,21 @@ pub(super) fn differences(live: &Rule, next: &Rule) -> Vec<Difference> {
         found.push(("replaces and quota".to_owned(), Effect::OtherRequests));
     }
     found
+}
+
+/// A reserve takes from the others what it keeps: usage stays where it is, whatever the share.
+fn reserve(live: Option<&Reserve>, next: Option<&Reserve>) -> Difference {
+    let text = |reserve: Option<&Reserve>| reserve.map_or("none".to_owned(), Reserve::to_string);
+    let effect = match (live, next) {
+        (Some(live), Some(next)) if live.conditions() != next.conditions() => Effect::OtherRequests,
+        (Some(live), Some(next)) if live.share() < next.share() => Effect::Stricter,
+        (Some(live), Some(next)) if live.share() > next.share() => Effect::Looser,
+        (Some(live), Some(_)) if live.lends() => Effect::Stricter,
+        (Some(_), _) => Effect::Looser,
+        (None, Some(_)) => Effect::Stricter,
+        (None, None) => Effect::None,
+    };
+    (format!("reserve {} -> {}", text(live), text(next)), effect)
 }
 
 fn mode(live: Mode, next: Mode) -> Difference {

@@ -183,6 +183,30 @@ fn each_difference_states_its_effect() {
             "",
         ),
         (
+            "limit: 9/s",
+            "limit: 9/s, reserve: { share: 20%, for: { priority: critical } }",
+            "reserve none -> 20% for priority = `critical`",
+            stricter,
+        ),
+        (
+            "limit: 9/s, reserve: { share: 20%, for: { priority: critical } }",
+            "limit: 9/s",
+            "reserve 20% for priority = `critical` -> none",
+            looser,
+        ),
+        (
+            "limit: 9/s, reserve: { share: 20%, for: { priority: critical } }",
+            "limit: 9/s, reserve: { share: 10%, for: { priority: critical }, lend: true }",
+            "reserve 20% for priority = `critical` -> 10% for priority = `critical`, lent",
+            looser,
+        ),
+        (
+            "limit: 9/s, reserve: { share: 20%, for: { priority: critical } }",
+            "limit: 9/s, reserve: { share: 20%, for: { priority: [critical, high] } }",
+            "reserve 20% for priority = `critical` -> 20% for priority = `critical` or `high`",
+            "applies to other requests",
+        ),
+        (
             "algorithm: sliding_log, limit: 9/s",
             "algorithm: sliding_log, limit: 9/s, min_interval: 50ms",
             "min_interval none -> 50ms",

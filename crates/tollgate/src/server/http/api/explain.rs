@@ -6,7 +6,8 @@ use hyper::HeaderMap;
 use hyper::header::ACCEPT;
 use std::borrow::Cow;
 use tollgate_limiter::core::rules::{
-    CostOrigin, DerivedValue, Explanation, LimitOrigin, MatchedRule, RuleMatch, RuleTrace, SkipReason, Terms,
+    CostOrigin, DerivedValue, Explanation, LimitOrigin, LimitTrace, MatchedRule, ReserveTrace, RuleMatch, RuleTrace,
+    SkipReason, Terms,
 };
 use tollgate_limiter::core::{Cost, Micros, Timestamp};
 
@@ -88,13 +89,29 @@ fn matched_rule(object: &mut ObjectWriter<'_>, trace: &RuleTrace<'_>, matched: &
     object.object("from", |object| limit_origin(object, &matched.origin));
     object.value("cost", &matched.cost.get());
     object.object("cost_from", |object| cost_origin(object, matched.cost_origin));
-    object.objects("limits", &matched.limits, |object, limit| {
-        object.members(|out| response::write_ruling(out, &limit.ruling));
-        object.value(
-            "algorithm",
-            &limit.ruling.window.map(|window| window.limit().algorithm()),
-        );
-        object.value("key", &limit.key.as_deref());
+    object.objects("limits", &matched.limits, limit_trace);
+    if let Some(reserve) = &matched.reserve {
+        object.object("reserve", |object| reserve_trace(object, reserve));
+    }
+}
+
+fn limit_trace(object: &mut ObjectWriter<'_>, limit: &LimitTrace<'_>) {
+    object.members(|out| response::write_ruling(out, &limit.ruling));
+    object.value(
+        "algorithm",
+        &limit.ruling.window.map(|window| window.limit().algorithm()),
+    );
+    object.value("key", &limit.key.as_deref());
+}
+
+/// A reserve, and both counters of each limit.
+fn reserve_trace(object: &mut ObjectWriter<'_>, trace: &ReserveTrace<'_>) {
+    object.value("share", &trace.reserve.share().to_string());
+    object.value("lend", &trace.reserve.lends());
+    object.value("usable", &trace.is_for_attempt);
+    object.objects("counters", &trace.counters, |object, (part, counter)| {
+        object.value("counts", part.name());
+        limit_trace(object, counter);
     });
 }
 

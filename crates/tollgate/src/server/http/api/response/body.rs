@@ -72,6 +72,9 @@ fn ruling_with(out: &mut Vec<u8>, ruling: &Ruling<'_>, copy_from: Option<Range<u
     out.extend_from_slice(b"\",\"source\":\"");
     out.extend_from_slice(ruling.source.name().as_bytes());
     out.push(b'"');
+    if ruling.reserved {
+        out.extend_from_slice(b",\"reserved\":true");
+    }
 }
 
 /// The standing of a limit. Unknown and unlimited values are null.
@@ -160,6 +163,11 @@ fn detail(ruling: &Ruling<'_>) -> Option<String> {
             ));
         }
     }
+    let kept = if ruling.reserved {
+        ", and keeps the rest for others"
+    } else {
+        ""
+    };
     Some(match quota(ruling) {
         PolicyQuota::Banned => format!("Policy \"{name}\" allows no requests."),
         quota if retry == Retry::Never => {
@@ -168,10 +176,13 @@ fn detail(ruling: &Ruling<'_>) -> Option<String> {
         }
         PolicyQuota::Window { units, window_s } => {
             let (requests, seconds) = (with_plural(units, "request"), with_plural(window_s, "second"));
-            format!("Policy \"{name}\" allows {requests} per {seconds}.")
+            format!("Policy \"{name}\" allows {requests} per {seconds}{kept}.")
         }
         PolicyQuota::Concurrent { slots } => {
-            format!("Policy \"{name}\" allows {} at a time.", with_plural(slots, "request"))
+            format!(
+                "Policy \"{name}\" allows {} at a time{kept}.",
+                with_plural(slots, "request")
+            )
         }
     })
 }
