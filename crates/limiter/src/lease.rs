@@ -121,7 +121,7 @@ impl<S: SharedStore> Permit<S> {
 
 impl<S: Store> Drop for LeaseGuard<S> {
     fn drop(&mut self) {
-        self.limiter.store().release_detached(self.key, &self.limit, self.lease);
+        self.limiter.store().release_later(self.key, &self.limit, self.lease);
     }
 }
 

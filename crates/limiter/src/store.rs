@@ -107,7 +107,7 @@ pub trait Store: Keyspace + Send + Sync {
 
     /// Releases a lease without waiting for the reply, for a caller that cannot wait: one that drops a value. A shared
     /// store releases it in the background.
-    fn release_detached(&self, key: Self::Key, limit: &Limit, lease: LeaseId);
+    fn release_later(&self, key: Self::Key, limit: &Limit, lease: LeaseId);
 
     /// Renews a lease for a whole term from now, and yields that term. `None` if it is not held any more.
     fn renew(

@@ -370,7 +370,7 @@ impl Store for Memory {
         Ok(self.release_lease(key, limit, lease))
     }
 
-    fn release_detached(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) {
+    fn release_later(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) {
         self.release_lease(key, limit, lease);
     }
 

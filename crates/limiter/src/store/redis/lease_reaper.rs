@@ -76,7 +76,7 @@ impl<S: LeaseServers> Drop for PendingLease<'_, S> {
 
 /// Releases the lease of this charge in the background. The connection is kept until then, also if the caller drops the
 /// store.
-pub(crate) fn release_detached<S: LeaseServers>(servers: &Arc<S>, charge: Charge<RedisKey>, lease: LeaseId) {
+pub(crate) fn release_later<S: LeaseServers>(servers: &Arc<S>, charge: Charge<RedisKey>, lease: LeaseId) {
     if let Some(orphan) = OrphanedLease::new(servers, vec![charge], lease) {
         let servers = Arc::clone(servers);
         let runtime = servers.context().runtime.clone();
