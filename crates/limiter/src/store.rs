@@ -120,6 +120,11 @@ pub trait Store: Keyspace + Send + Sync {
     /// Clears a counter. False if there was nothing to clear.
     fn forget(&self, key: Self::Key, limit: &Limit) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
+    /// Returns the number of instances that share the limits, as far as the store knows.
+    fn instance_count(&self) -> u32 {
+        1
+    }
+
     /// Returns its health and counts, for metrics, `/readyz` and the log.
     fn status(&self) -> StoreStatus;
 }

@@ -310,6 +310,10 @@ impl<S: CounterStore> Store for Fallback<S> {
         }
     }
 
+    fn instance_count(&self) -> u32 {
+        self.local.instances.count().count()
+    }
+
     fn status(&self) -> StoreStatus {
         let metrics = &self.local.metrics;
         StoreStatus {

@@ -97,10 +97,14 @@ impl<S: LeaseServers> OrphanedLease<S> {
     /// `None` if there is nothing to release, or if too many are being released: then the lease expires.
     fn new(servers: &Arc<S>, charges: Vec<Charge<RedisKey>>, lease: LeaseId) -> Option<Self> {
         let orphaned = &servers.context().orphaned_leases;
-        if charges.is_empty() || orphaned.load(Ordering::Relaxed) >= ORPHANS_MAX {
+        if charges.is_empty() {
             return None;
         }
-        orphaned.fetch_add(1, Ordering::Relaxed);
+        if orphaned.fetch_add(1, Ordering::Relaxed) >= ORPHANS_MAX {
+            orphaned.fetch_sub(1, Ordering::Relaxed);
+            servers.context().metrics.unreleased_leases.add(1);
+            return None;
+        }
         Some(Self {
             servers: Arc::downgrade(servers),
             charges,
