@@ -338,6 +338,18 @@ impl Keyspace for Memory {
 impl CounterStore for Memory {}
 
 impl Store for Memory {
+    const IS_IMMEDIATE: bool = true;
+
+    #[inline]
+    fn settle_now(&self, charge: &Charge<Fingerprint>) -> Option<Decision> {
+        let options = ChargeOptions {
+            cost: charge.cost,
+            policy: charge.policy,
+            lease: LeaseId::default(),
+        };
+        Some(self.settle_one(charge.key, &charge.limit, options))
+    }
+
     async fn settle(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settlement {
         match charges {
             [charge] => self.settle_single(charge, lease),
