@@ -2,7 +2,7 @@
 
 use super::dialects::{Dialect, Dialects};
 use super::policy::{HeaderPolicy, PolicyQuota, seconds_ceil};
-use hyper::header::HeaderName;
+use http::header::HeaderName;
 use std::array::IntoIter;
 use std::iter::{Flatten, Take};
 use std::ops::Range;
@@ -10,21 +10,21 @@ use tollgate_limiter::core::{Cost, Timestamp};
 
 /// The input of the headers of one response.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct HeaderInput<'a, I> {
+pub struct HeaderInput<'a, I> {
     /// Every enforced limit of the attempt.
-    pub(crate) policies: I,
+    pub policies: I,
     /// The limit for dialects that hold only one.
-    pub(crate) nearest: HeaderPolicy<'a>,
+    pub nearest: HeaderPolicy<'a>,
     /// The cost of the attempt.
-    pub(crate) cost: Cost,
+    pub cost: Cost,
     /// The time of the decision, by the store's clock.
-    pub(crate) now: Timestamp,
+    pub now: Timestamp,
 }
 
 /// The headers that were written, with the ranges of their values in the buffer. All values of a response share one buffer,
 /// so that it becomes a `Bytes` once.
 #[derive(Debug, Default)]
-pub(crate) struct HeaderRanges {
+pub struct HeaderRanges {
     fields: [Option<(&'static HeaderName, Range<usize>)>; FIELDS_MAX],
     count: usize,
 }
@@ -51,7 +51,7 @@ impl IntoIterator for HeaderRanges {
 }
 
 /// Writes the headers of all dialects in use to the end of `buffer`.
-pub(crate) fn write<'a, I>(
+pub fn write<'a, I>(
     dialects: Dialects,
     input: &HeaderInput<'a, I>,
     buffer: &mut Vec<u8>,
@@ -246,6 +246,3 @@ static X_RATELIMIT_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limi
 static X_RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 static X_RATELIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 static X_RATELIMIT_USED: HeaderName = HeaderName::from_static("x-ratelimit-used");
-
-#[cfg(test)]
-mod tests;
