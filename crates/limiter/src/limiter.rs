@@ -11,7 +11,9 @@ use crate::store::memory::{ChargeOptions, Commit, Memory};
 use crate::store::{CostCorrection, Keyspace, Settlement, Store, StoreError, correct_charge};
 use std::fmt;
 use std::sync::Arc;
-use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, LimitError, Micros, OnStoreFailure, Outcome, Policy};
+use tollgate_core::{
+    Charge, Cost, Counter, Decision, LeaseId, Limit, LimitError, Micros, OnStoreFailure, Outcome, Policy,
+};
 
 /// A rate limiter over a store. Cheap to clone: all clones share the store.
 ///

@@ -256,7 +256,9 @@ impl<S: Store> Clone for LeaseRenewer<S> {
 
 impl<S: Store> fmt::Debug for LeaseRenewer<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LeaseRenewer").field("held", &self.held()).finish_non_exhaustive()
+        f.debug_struct("LeaseRenewer")
+            .field("held", &self.held())
+            .finish_non_exhaustive()
     }
 }
 

@@ -4,7 +4,7 @@ use super::{CheckResult, RuleLimiter, plan_lease, poll_once, takes_lease};
 use crate::lease::{HeldSlot, Permit};
 use crate::store::{CostCorrection, CounterStore, StoreError, correct_charge};
 use tollgate_core::rules::{Attempt, Attribute, Counting, Line, Plan};
-use tollgate_core::{Charge, LeaseId};
+use tollgate_core::{Charge, Cost, LeaseId, Limit};
 
 /// A cost that was predicted, and the actual one.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +54,10 @@ impl<S: CounterStore> RuleLimiter<S> {
         actual_use: &ActualUse<'_>,
     ) -> Result<CostCorrection, StoreError> {
         let value = actual_use.actual.to_string();
-        let others = attempt.attributes.iter().filter(|entry| entry.name != actual_use.attribute);
+        let others = attempt
+            .attributes
+            .iter()
+            .filter(|entry| entry.name != actual_use.attribute);
         let mut attributes: Vec<Attribute<'_>> = others.copied().collect();
         attributes.push(Attribute {
             name: actual_use.attribute,
@@ -76,10 +79,34 @@ impl<S: CounterStore> RuleLimiter<S> {
         }
         Ok(sum)
     }
+
+    /// Reverses the charges of an admitted attempt that left while it was delayed. Its position in the queue of a shaping
+    /// limit stays taken, as the delays that others were promised stand; leases are released by their permit.
+    ///
+    /// # Errors
+    /// The store could not be reached. The charges of some rules may be reversed.
+    pub async fn cancel_held(&self, attempt: &Attempt<'_>, uncharged_rules: &[Box<str>]) -> Result<(), StoreError> {
+        let plan = self.plan(attempt);
+        for line in &plan.lines {
+            let Some(planned) = &line.charge else { continue };
+            let charge = &planned.charge;
+            let is_shaping = matches!(&charge.limit, Limit::LeakyBucket(bucket) if bucket.is_shaping());
+            let is_counted = matches!(line.rule.counting(), Counting::Always { .. });
+            let is_uncharged = uncharged_rules.iter().any(|id| **id == *line.rule.id());
+            if !is_shaping && !is_counted && !is_uncharged && !takes_lease(charge) && charge.cost > Cost::ZERO {
+                self.store.refund(charge).await?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The charge of a line whose cost came from the attribute, and that was charged.
-fn correctable<'p, K>(line: &'p Line<'_, K>, attempt: &Attempt<'_>, actual_use: &ActualUse<'_>) -> Option<&'p Charge<K>> {
+fn correctable<'p, K>(
+    line: &'p Line<'_, K>,
+    attempt: &Attempt<'_>,
+    actual_use: &ActualUse<'_>,
+) -> Option<&'p Charge<K>> {
     let charge = &line.charge.as_ref()?.charge;
     let is_counted = matches!(line.rule.counting(), Counting::Always { .. });
     let is_uncharged = actual_use.uncharged_rules.iter().any(|id| **id == *line.rule.id());

@@ -48,7 +48,11 @@ async fn settle_up_to<S: Store>(store: &S, mut charge: Charge<S::Key>) -> Result
             return Ok(0);
         }
         let settlement = store.settle(from_ref(&charge), LeaseId::default()).await;
-        let outcome = settlement.outcomes.first().copied().unwrap_or(Err(StoreError::InvalidReply))?;
+        let outcome = settlement
+            .outcomes
+            .first()
+            .copied()
+            .unwrap_or(Err(StoreError::InvalidReply))?;
         if outcome.decision.is_allow() {
             return Ok(charge.cost.get());
         }
