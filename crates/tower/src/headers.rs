@@ -11,5 +11,7 @@ mod write;
 pub use self::dialects::{Dialect, DialectError, Dialects};
 pub use self::policy::{HeaderPolicy, PolicyQuota, seconds_ceil};
 pub use self::retry_after::{RetryAfter, RetryAfterFormat, retry_after};
+#[cfg(feature = "tokio")]
+pub(crate) use self::retry_queues::{QueueDenial, RuleQueue};
 pub use self::retry_queues::{RetryCaller, RetryQueues, RuleQueues, SpreadDenial};
 pub use self::write::{HeaderInput, HeaderRanges, write};

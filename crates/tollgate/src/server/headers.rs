@@ -4,11 +4,9 @@ mod retry_observer;
 #[cfg(test)]
 mod tests;
 
+pub(super) use retry_observer::encode_queues;
+pub use tollgate_tower::headers::{Dialect, DialectError, Dialects, RetryAfter, RetryAfterFormat};
 pub(super) use tollgate_tower::headers::{
     HeaderInput, HeaderPolicy, HeaderRanges, PolicyQuota, retry_after, seconds_ceil, write,
 };
-pub use tollgate_tower::headers::{
-    Dialect, DialectError, Dialects, RetryAfter, RetryAfterFormat,
-};
 pub(crate) use tollgate_tower::headers::{RetryCaller, RetryQueues, RuleQueues, SpreadDenial};
-pub(super) use retry_observer::encode_queues;

@@ -3,6 +3,7 @@
 //! The benchmark that earns it: `bench/src/servers`, HTTP checks.
 
 /// A string in quotes. A caller's bytes that are not UTF-8 become U+FFFD, so that the response is JSON.
+#[inline]
 pub fn string(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(b'"');
     if bytes
@@ -43,11 +44,13 @@ fn push_escaped(out: &mut Vec<u8>, text: &str) {
 }
 
 /// A whole number.
+#[inline]
 pub fn integer(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
 /// A number, or `null`.
+#[inline]
 pub fn integer_or_null(out: &mut Vec<u8>, number: Option<u64>) {
     match number {
         Some(number) => integer(out, number),
@@ -56,6 +59,7 @@ pub fn integer_or_null(out: &mut Vec<u8>, number: Option<u64>) {
 }
 
 /// `true` or `false`.
+#[inline]
 pub fn boolean(out: &mut Vec<u8>, value: bool) {
     out.extend_from_slice(if value { b"true" } else { b"false" });
 }

@@ -40,29 +40,29 @@ pub enum PolicyQuota {
 
 impl<'a> HeaderPolicy<'a> {
     /// The policy of an enforced ruling with a decision; none for others.
+    #[inline]
     pub fn from_ruling(ruling: &Ruling<'a>) -> Option<Self> {
         Self::of_any_mode(ruling).filter(|_| ruling.mode == Mode::Enforce)
     }
 
     /// The policy of a ruling with a decision, enforced or not.
+    #[inline]
     pub fn of_any_mode(ruling: &Ruling<'a>) -> Option<Self> {
         let decision = ruling.decision.as_ref()?;
         let limit = ruling.window.map(|window| window.limit());
-        Some(Self {
-            next_unit_after: ruling
-                .next_unit_after
-                .or_else(|| limit.and_then(|limit| next_unit_bound(limit, decision.standing()))),
-            ..Self::from_decision(ruling.name, limit, decision)
-        })
+        Some(Self::new(ruling.name, limit, decision, ruling.next_unit_after))
     }
 
-    /// The policy of a limit with this decision; none is a limit of zero.
-    pub fn from_decision(name: &'a str, limit: Option<&Limit>, decision: &Decision) -> Self {
+    /// The policy of a limit with this decision; none is a limit of zero. `next_unit_after` is the exact time, if it is
+    /// known.
+    #[inline]
+    pub fn new(name: &'a str, limit: Option<&Limit>, decision: &Decision, next_unit_after: Option<Micros>) -> Self {
         Self {
             name,
             quota: PolicyQuota::from_limit(limit),
             standing: *decision.standing(),
-            next_unit_after: limit.and_then(|limit| next_unit_bound(limit, decision.standing())),
+            next_unit_after: next_unit_after
+                .or_else(|| limit.and_then(|limit| next_unit_bound(limit, decision.standing()))),
             retry: decision.retry(),
         }
     }
@@ -71,6 +71,7 @@ impl<'a> HeaderPolicy<'a> {
 impl HeaderPolicy<'_> {
     /// The effective window: on allow, until the limit is fresh, or for a sliding counter until one more unit is free; on
     /// deny, until this cost would pass. None where a client cannot wait for it: a slot in use, a cost that can never pass.
+    #[inline]
     pub fn effective_window(&self) -> Option<Micros> {
         match (self.quota, self.retry) {
             (PolicyQuota::Concurrent { .. } | PolicyQuota::Banned, _) | (_, Some(Retry::Unknown | Retry::Never)) => {
@@ -88,6 +89,7 @@ impl HeaderPolicy<'_> {
 
 impl PolicyQuota {
     /// The quota of a limit; none is a limit of zero.
+    #[inline]
     pub fn from_limit(limit: Option<&Limit>) -> Self {
         let window = |units, rate: Rate| Self::Window {
             units,
@@ -109,6 +111,7 @@ impl PolicyQuota {
     }
 
     /// The number of units.
+    #[inline]
     pub const fn units(self) -> u64 {
         match self {
             Self::Window { units, .. } => units,
@@ -122,6 +125,7 @@ impl PolicyQuota {
 ///
 /// Units of the previous window decay evenly until the current one ends. Units of the current window stay until then and
 /// decay evenly in the next: so if all are of the current one, the first of `used` is free after that part of the next.
+#[inline]
 fn next_unit_bound(limit: &Limit, standing: &Standing) -> Option<Micros> {
     let Limit::SlidingCounter(counter) = limit else {
         return None;
@@ -136,6 +140,7 @@ fn next_unit_bound(limit: &Limit, standing: &Standing) -> Option<Micros> {
 }
 
 /// The seconds in which `units` refill at this rate, rounded up; at least one.
+#[inline]
 fn fill_s(units: u64, rate: Rate) -> u64 {
     // A window of any capacity fills in its period, also one of zero.
     if units == rate.units() || rate.units() == 0 {
@@ -152,6 +157,7 @@ fn fill_s(units: u64, rate: Rate) -> u64 {
 }
 
 /// Whole seconds, rounded up: a client that retries early is denied again.
+#[inline]
 pub const fn seconds_ceil(span: Micros) -> u64 {
     span.get().div_ceil(1_000_000)
 }

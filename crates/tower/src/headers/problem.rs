@@ -80,9 +80,7 @@ pub fn denial_detail(name: &str, quota: PolicyQuota, retry: Retry, reason: Denia
             );
         }
         DenialReason::NoMemory => {
-            return format!(
-                "Policy \"{name}\" has no memory for another key: the server's memory for keys is full."
-            );
+            return format!("Policy \"{name}\" has no memory for another key: the server's memory for keys is full.");
         }
     }
     match quota {

@@ -44,13 +44,7 @@ impl Default for RetryAfter {
 ///
 /// The wait is the exact one and `extra`, which spreads the callers of a shared limit. It is extended by a random part of
 /// the jitter, `fraction` of 2^32, and never shortened. It is at least one second: zero would invite a busy loop.
-pub fn retry_after(
-    settings: RetryAfter,
-    retry: Retry,
-    extra: Micros,
-    now: Timestamp,
-    fraction: u32,
-) -> Option<String> {
+pub fn retry_after(settings: RetryAfter, retry: Retry, extra: Micros, now: Timestamp, fraction: u32) -> Option<String> {
     let wait = match retry {
         Retry::After(wait) => wait,
         Retry::Unknown => Micros::ZERO,

@@ -95,11 +95,9 @@ impl RetryQueues {
         denial: &SpreadDenial<'_>,
     ) -> Micros {
         let ruling = denial.ruling;
-        let (Some(Some(queue)), Some(window), Some(decision)) = (
-            state.0.get(rules.index_of(ruling.rule)),
-            ruling.window,
-            ruling.decision,
-        ) else {
+        let (Some(Some(queue)), Some(window), Some(decision)) =
+            (state.0.get(rules.index_of(ruling.rule)), ruling.window, ruling.decision)
+        else {
             return Micros::ZERO;
         };
         let limit = window.limit();

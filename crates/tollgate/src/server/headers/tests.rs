@@ -1,9 +1,9 @@
 //! The headers of all dialects, to the byte.
 
-use std::ops::Range;
 use hyper::HeaderMap;
 use hyper::header::HeaderValue;
 use proptest::prelude::*;
+use std::ops::Range;
 use tollgate_limiter::core::{Cost, Micros, Retry, Standing, Timestamp};
 use tollgate_test_kit::http::is_structured;
 use tollgate_test_kit::table::rows;

@@ -122,7 +122,12 @@ fn problem(out: &mut Vec<u8>, verdict: &Verdict<'_>, status: StatusCode) {
 /// A sentence about the limit that denied; none if the store did not decide.
 fn detail(ruling: &Ruling<'_>) -> Option<String> {
     let retry = ruling.decision.as_ref()?.retry()?;
-    Some(denial_detail(ruling.name, quota(ruling), retry, ruling.denial_reason()?))
+    Some(denial_detail(
+        ruling.name,
+        quota(ruling),
+        retry,
+        ruling.denial_reason()?,
+    ))
 }
 
 fn text_or_null(out: &mut Vec<u8>, text: Option<&str>) {
