@@ -21,6 +21,7 @@ mod planning;
 mod redis;
 mod rows;
 mod servers;
+mod tower;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -76,6 +77,8 @@ enum Command {
     Redis(redis::Args),
     /// Loads one key of the shared store from several processes and compares admitted requests with the limit.
     Exact(exact::Args),
+    /// Measures the layer and tower_governor around a service that does nothing.
+    Tower(tower::Args),
     /// One of these processes.
     #[command(hide = true)]
     Hammer(exact::hammer::Args),
@@ -99,6 +102,7 @@ fn main() -> ExitCode {
         Command::ControlRows(args) => rows::served::run(&args),
         Command::Redis(args) => redis::run(&args),
         Command::Exact(args) => exact::run(&args),
+        Command::Tower(args) => tower::run(&args),
         Command::Hammer(args) => exact::hammer::run(&args),
     }
 }
