@@ -23,6 +23,7 @@ mod redis;
 mod reserve;
 mod rows;
 mod servers;
+mod tower;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -84,6 +85,8 @@ enum Command {
     Exact(exact::Args),
     /// Loads a rule with a reserve with ten times its limit, and counts the critical attempts that are denied.
     Reserve(reserve::Args),
+    /// Measures the layer and tower_governor around a service that does nothing.
+    Tower(tower::Args),
     /// One of these processes.
     #[command(hide = true)]
     Hammer(exact::hammer::Args),
@@ -110,6 +113,7 @@ fn main() -> ExitCode {
         Command::Redis(args) => redis::run(&args),
         Command::Exact(args) => exact::run(&args),
         Command::Reserve(args) => reserve::run(&args),
+        Command::Tower(args) => tower::run(&args),
         Command::Hammer(args) => exact::hammer::run(&args),
     }
 }

@@ -1,5 +1,13 @@
-//! Leases of concurrency limits: their ids, and a permit that releases its lease when its last clone is dropped.
+//! Leases of concurrency limits: their ids, and a permit that releases them when its last clone is dropped.
 
+#[cfg(feature = "tokio")]
+mod renewer;
+
+#[cfg(feature = "tokio")]
+pub use self::renewer::LeaseRenewer;
+
+#[cfg(feature = "tokio")]
+use self::renewer::Renewal;
 use crate::limiter::{ConcurrencyLimit, Limiter};
 #[cfg(feature = "redis")]
 use crate::store::SharedStore;
@@ -7,11 +15,15 @@ use crate::store::Store;
 #[cfg(feature = "redis")]
 use crate::store::StoreError;
 use crate::store::memory::Memory;
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
+#[cfg(feature = "tokio")]
+use std::sync::OnceLock;
 use tollgate_core::{Cost, Decision, LeaseId, Limit, Micros};
 
-/// A slot of a concurrency limit, released when the last clone of the permit is dropped: on return, on error and on panic.
+/// The slots of concurrency limits that one request holds, released when the last clone of the permit is dropped: on
+/// return, on error and on panic.
 ///
 /// ```
 /// use tollgate_limiter::Limiter;
@@ -34,11 +46,31 @@ use tollgate_core::{Cost, Decision, LeaseId, Limit, Micros};
 #[must_use = "a permit that is not held is released at once"]
 pub struct Permit<S: Store = Memory>(Arc<LeaseGuard<S>>);
 
-struct LeaseGuard<S: Store> {
-    limiter: Limiter<S>,
-    key: S::Key,
-    limit: Limit,
+/// A permit of any store: for code that holds permits and does not know stores.
+#[derive(Clone)]
+#[must_use = "a permit that is not held is released at once"]
+pub struct AnyPermit {
+    /// Never read: it is there to be dropped.
+    _permit: Arc<dyn Any + Send + Sync>,
+}
+
+/// One lease, and the counters it is held in. Dropping it releases them.
+pub(crate) struct LeaseGuard<S: Store> {
+    store: Arc<S>,
     lease: LeaseId,
+    first: HeldSlot<S::Key>,
+    /// Of a request that holds several. Without any it takes no memory.
+    others: Box<[HeldSlot<S::Key>]>,
+    /// Set if a renewer renews it.
+    #[cfg(feature = "tokio")]
+    renewal: OnceLock<Renewal<S>>,
+}
+
+/// A counter that a lease is held in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeldSlot<K> {
+    pub(crate) key: K,
+    pub(crate) limit: Limit,
 }
 
 impl Limiter {
@@ -80,38 +112,121 @@ impl<S: Store> Limiter<S> {
         if !decision.is_allow() {
             return Err(decision);
         }
-        Ok(Permit(Arc::new(LeaseGuard {
-            limiter: self.clone(),
+        let slot = HeldSlot {
             key: limit.named().key(self.store(), &[subject]),
             limit: *limit.limit(),
+        };
+        Ok(Permit::with_first(self.shared_store(), lease, slot, Vec::new()))
+    }
+}
+
+impl<S: Store> Permit<S> {
+    /// A permit for these slots. None if there are none.
+    pub(crate) fn new(
+        store: &Arc<S>,
+        lease: LeaseId,
+        slots: impl IntoIterator<Item = HeldSlot<S::Key>>,
+    ) -> Option<Self> {
+        let mut slots = slots.into_iter();
+        let first = slots.next()?;
+        Some(Self::with_first(store, lease, first, slots.collect()))
+    }
+
+    fn with_first(store: &Arc<S>, lease: LeaseId, first: HeldSlot<S::Key>, others: Vec<HeldSlot<S::Key>>) -> Self {
+        Self(Arc::new(LeaseGuard {
+            store: Arc::clone(store),
             lease,
-        })))
+            first,
+            others: others.into(),
+            #[cfg(feature = "tokio")]
+            renewal: OnceLock::new(),
+        }))
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn guard(&self) -> &Arc<LeaseGuard<S>> {
+        &self.0
     }
 }
 
 impl Permit {
-    /// Renews the lease for a whole term from now, for work longer than `lease_ttl`. `None` if it has expired.
+    /// Renews the lease for a whole term from now, for work longer than `lease_ttl`. Returns the shortest term of its
+    /// limits; `None` if one of them has expired.
     pub fn renew(&self) -> Option<Micros> {
-        let held = &*self.0;
-        held.limiter.store().renew_lease(held.key, &held.limit, held.lease)
+        let guard = &*self.0;
+        let terms = guard
+            .slots()
+            .map(|slot| guard.store.renew_lease(slot.key, &slot.limit, guard.lease));
+        terms.fold(Some(Micros::MAX), |shortest, term| Some(shortest?.min(term?)))
     }
 }
 
 #[cfg(feature = "redis")]
 impl<S: SharedStore> Permit<S> {
-    /// Renews the lease for a whole term from now, for work longer than `lease_ttl`. `None` if it has expired.
+    /// Renews the lease for a whole term from now, for work longer than `lease_ttl`. Returns the shortest term of its
+    /// limits; `None` if one of them has expired.
     ///
     /// # Errors
     /// The store could not be reached; the lease lasts as long as before.
     pub async fn renew(&self) -> Result<Option<Micros>, StoreError> {
-        let held = &*self.0;
-        held.limiter.store().renew(held.key, &held.limit, held.lease).await
+        self.0.renew().await
+    }
+}
+
+impl<S: Store> LeaseGuard<S> {
+    fn slots(&self) -> impl Iterator<Item = &HeldSlot<S::Key>> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl<S: Store> LeaseGuard<S> {
+    pub(crate) const fn lease(&self) -> LeaseId {
+        self.lease
+    }
+
+    pub(crate) const fn renewal(&self) -> &OnceLock<Renewal<S>> {
+        &self.renewal
+    }
+
+    /// The shortest `lease_ttl` of its limits.
+    pub(crate) fn shortest_ttl(&self) -> Micros {
+        let terms = self.slots().filter_map(|slot| match &slot.limit {
+            Limit::Concurrency(limit) => Some(limit.lease_ttl()),
+            _ => None,
+        });
+        terms.min().unwrap_or(Micros::MAX)
+    }
+
+    /// Renews it in all its counters.
+    pub(crate) async fn renew(&self) -> Result<Option<Micros>, crate::store::StoreError> {
+        let mut shortest = Micros::MAX;
+        for slot in self.slots() {
+            match self.store.renew(slot.key, &slot.limit, self.lease).await? {
+                Some(term) => shortest = shortest.min(term),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(shortest))
     }
 }
 
 impl<S: Store> Drop for LeaseGuard<S> {
     fn drop(&mut self) {
-        self.limiter.store().release_detached(self.key, &self.limit, self.lease);
+        #[cfg(feature = "tokio")]
+        if let Some(renewal) = self.renewal.get() {
+            renewal.end(self.lease);
+        }
+        for slot in self.slots() {
+            self.store.release_later(slot.key, &slot.limit, self.lease);
+        }
+    }
+}
+
+impl<S: Store + 'static> From<Permit<S>> for AnyPermit {
+    /// Forgets the store. Takes no memory.
+    fn from(permit: Permit<S>) -> Self {
+        Self { _permit: permit.0 }
     }
 }
 
@@ -124,9 +239,15 @@ impl<S: Store> Clone for Permit<S> {
 impl<S: Store> fmt::Debug for Permit<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Permit")
-            .field("limit", &self.0.limit)
+            .field("limit", &self.0.first.limit)
             .field("lease", &self.0.lease)
             .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for AnyPermit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AnyPermit").finish_non_exhaustive()
     }
 }
 

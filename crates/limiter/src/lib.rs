@@ -22,10 +22,12 @@ mod throttle;
 mod wait;
 
 pub use fingerprint::{Fingerprint, HashSecret, MemoryKeyTemplate};
-pub use lease::Permit;
-pub use limiter::{ConcurrencyLimit, LimitCheck, Limiter, NamedLimit};
+#[cfg(feature = "tokio")]
+pub use lease::LeaseRenewer;
+pub use lease::{AnyPermit, Permit};
+pub use limiter::{ConcurrencyLimit, LimitCheck, Limiter, NamedLimit, SlotCheck};
 pub use rule_limiter::{
-    AttemptItem, CheckResult, CombinedVerdict, Direction, ForgetError, InlineLimit, ItemVerdict, RuleLimiter,
+    ActualUse, AttemptItem, CheckResult, CombinedVerdict, Direction, ForgetError, InlineLimit, ItemVerdict, RuleLimiter,
 };
 pub use throttle::ThrottleLimiter;
 pub use tollgate_core as core;

@@ -4,12 +4,16 @@
 #[cfg(feature = "redis")]
 mod shared;
 
+use crate::lease::{HeldSlot, Permit};
 use crate::limits::{Concurrency, IntoLimit};
+use crate::rule_limiter::poll_once;
 use crate::store::memory::{ChargeOptions, Commit, Memory};
-use crate::store::{Keyspace, Settlement, Store};
+use crate::store::{CostCorrection, Keyspace, Settlement, Store, StoreError, correct_charge};
 use std::fmt;
 use std::sync::Arc;
-use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, LimitError, Micros, OnStoreFailure, Policy};
+use tollgate_core::{
+    Charge, Cost, Counter, Decision, LeaseId, Limit, LimitError, Micros, OnStoreFailure, Outcome, Policy,
+};
 
 /// A rate limiter over a store. Cheap to clone: all clones share the store.
 ///
@@ -58,6 +62,14 @@ pub struct NamedLimit<S: Store = Memory> {
 /// Limiter::in_memory().limit("searches", Concurrency::at_most(20)).unwrap();
 /// ```
 pub struct ConcurrencyLimit<S: Store = Memory>(NamedLimit<S>);
+
+/// One slot that a request asks for, of a concurrency limit.
+pub struct SlotCheck<'a, S: Store = Memory> {
+    /// The limit.
+    pub limit: &'a ConcurrencyLimit<S>,
+    /// The subject whose slots are counted.
+    pub subject: &'a [u8],
+}
 
 /// One of several checks that pass together or not at all.
 pub struct LimitCheck<'a, S: Store = Memory> {
@@ -115,6 +127,39 @@ impl Limiter {
             .settle_all(&self.charges(checks), Commit::Keep, crate::lease::random_id())
     }
 
+    /// Checks all at one instant, and takes a slot of each concurrency limit: every check is charged and every slot taken, or
+    /// nothing is. The permit holds the slots, if there are any; the outcomes are those of the checks, then of the slots.
+    ///
+    /// ```
+    /// use tollgate_limiter::limits::{Concurrency, TokenBucket};
+    /// use tollgate_limiter::{LimitCheck, Limiter, SlotCheck};
+    ///
+    /// let limiter = Limiter::in_memory();
+    /// let rate = limiter.limit("rate", TokenBucket::per_minute(100))?;
+    /// let slots = limiter.concurrency("slots", Concurrency::at_most(1))?;
+    /// let acquire = || limiter.acquire_all(&[LimitCheck::one(&rate, "u_1")], &[SlotCheck::new(&slots, "u_1")]);
+    /// let (first, permit) = acquire();
+    /// assert!(first.allowed && permit.is_some());
+    /// assert!(!acquire().0.allowed, "the slot is taken, and the rate is not charged");
+    /// drop(permit);
+    /// assert!(acquire().0.allowed);
+    /// # Ok::<(), tollgate_limiter::core::LimitError>(())
+    /// ```
+    pub fn acquire_all(&self, checks: &[LimitCheck<'_>], slots: &[SlotCheck<'_>]) -> (Settlement, Option<Permit>) {
+        poll_once(self.settle_with_slots(checks, slots))
+    }
+
+    /// Brings the charge of an admitted request from what was charged to the actual cost.
+    pub fn correct_cost(
+        &self,
+        limit: &NamedLimit,
+        subject: impl AsRef<[u8]>,
+        charged: Cost,
+        actual: Cost,
+    ) -> CostCorrection {
+        poll_once(self.settle_correction(limit, subject.as_ref(), charged, actual)).unwrap_or_default()
+    }
+
     /// Settles one charge. Out of line: the code is large, and the same for all types of subjects.
     #[inline(never)]
     pub(crate) fn settle_one(&self, limit: &NamedLimit, subject: &[u8], cost: Cost, lease: LeaseId) -> Decision {
@@ -135,6 +180,10 @@ impl<S: Store> Limiter<S> {
 
     /// The store.
     pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    pub(crate) const fn shared_store(&self) -> &Arc<S> {
         &self.store
     }
 
@@ -178,18 +227,107 @@ impl<S: Store> Limiter<S> {
             .await
     }
 
+    /// Does the same, and takes a slot of each concurrency limit: the permit holds them. The outcomes are those of the checks,
+    /// then of the slots.
+    pub async fn settle_with_slots(
+        &self,
+        checks: &[LimitCheck<'_, S>],
+        slots: &[SlotCheck<'_, S>],
+    ) -> (Settlement, Option<Permit<S>>) {
+        let charges = self.all_charges(checks, slots);
+        let lease = lease_for(slots);
+        let mut settlement = self.store.settle(&charges, lease).await;
+        // Before the next await: it releases what was taken if the caller leaves there.
+        let permit = self.held_slots(&charges, &settlement, checks.len(), lease);
+        self.deny_undecided(&charges, &mut settlement).await;
+        let permit = permit.filter(|_| settlement.allowed);
+        (settlement, permit)
+    }
+
+    /// Decides about a cost for `subject` at once, and consumes it if allowed. None if the store may have to wait.
+    #[inline]
+    pub fn check_cost_now(&self, limit: &NamedLimit<S>, subject: &[u8], cost: Cost) -> Option<Decision> {
+        let key = self.store.key(&limit.template, &[subject]);
+        let decision = self.store.settle_now(&limit.charge(key, cost))?;
+        Some(limit.unless_shadow(decision))
+    }
+
+    /// Brings the charge of an admitted request from what was charged to the actual cost, over any store.
+    ///
+    /// # Errors
+    /// The store could not be reached; the charge stays.
+    pub async fn settle_correction(
+        &self,
+        limit: &NamedLimit<S>,
+        subject: &[u8],
+        charged: Cost,
+        actual: Cost,
+    ) -> Result<CostCorrection, StoreError> {
+        let charge = limit.charge(self.store.key(&limit.template, &[subject]), charged);
+        correct_charge(&*self.store, &charge, actual).await
+    }
+
+    /// Denies a request of which a charge could not be decided, and reverses the others. A key with a foreign value is left
+    /// out of the settlement, and is not counted.
+    pub(crate) async fn deny_undecided(&self, charges: &[Charge<S::Key>], settlement: &mut Settlement) {
+        let is_undecided = |(charge, outcome): (&Charge<S::Key>, &Result<Outcome, StoreError>)| {
+            charge.policy != Policy::Shadow && outcome.is_err()
+        };
+        if settlement.allowed && charges.iter().zip(&settlement.outcomes).any(is_undecided) {
+            self.store.compensate(charges, settlement).await;
+            settlement.allowed = false;
+        }
+    }
+
     /// Decides as [`Limiter::settle`] does, and consumes nothing.
     pub async fn peek(&self, checks: &[LimitCheck<'_, S>]) -> Settlement {
         self.store.peek(&self.charges(checks)).await
     }
 
     fn charges(&self, checks: &[LimitCheck<'_, S>]) -> Vec<Charge<S::Key>> {
-        let charge = |check: &LimitCheck<'_, S>| {
-            check
-                .limit
-                .charge(self.store.key(&check.limit.template, &[check.subject]), check.cost)
-        };
-        checks.iter().map(charge).collect()
+        self.all_charges(checks, &[])
+    }
+
+    /// The charges of checks, then of slots.
+    fn all_charges(&self, checks: &[LimitCheck<'_, S>], slots: &[SlotCheck<'_, S>]) -> Vec<Charge<S::Key>> {
+        let mut charges = Vec::with_capacity(checks.len() + slots.len());
+        charges.extend(checks.iter().map(|check| {
+            let key = self.store.key(&check.limit.template, &[check.subject]);
+            check.limit.charge(key, check.cost)
+        }));
+        charges.extend(slots.iter().map(|slot| {
+            let limit = slot.limit.named();
+            limit.charge(self.store.key(&limit.template, &[slot.subject]), Cost::ONE)
+        }));
+        charges
+    }
+
+    /// The permit for the slots that a settlement took; none if it is denied.
+    fn held_slots(
+        &self,
+        charges: &[Charge<S::Key>],
+        settlement: &Settlement,
+        checks: usize,
+        lease: LeaseId,
+    ) -> Option<Permit<S>> {
+        if !settlement.allowed {
+            return None;
+        }
+        let slots = charges.iter().zip(&settlement.outcomes).skip(checks);
+        let held = slots.filter(|(_, outcome)| outcome.is_ok_and(|outcome| outcome.decision.is_allow()));
+        let held = held.map(|(charge, _)| HeldSlot {
+            key: charge.key,
+            limit: charge.limit,
+        });
+        Permit::new(&self.store, lease, held)
+    }
+}
+
+/// The lease of a request: a new one if it asks for a slot.
+fn lease_for<S: Store>(slots: &[SlotCheck<'_, S>]) -> LeaseId {
+    match slots {
+        [] => LeaseId::default(),
+        _ => crate::lease::random_id(),
     }
 }
 
@@ -265,6 +403,16 @@ impl<S: Store> ConcurrencyLimit<S> {
     /// The limit as a charge of it is settled, by a caller that holds the lease.
     pub(crate) fn named(&self) -> &NamedLimit<S> {
         &self.0
+    }
+}
+
+impl<'a, S: Store> SlotCheck<'a, S> {
+    /// One slot of `limit` for `subject`.
+    pub fn new(limit: &'a ConcurrencyLimit<S>, subject: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
+        Self {
+            limit,
+            subject: subject.as_ref(),
+        }
     }
 }
 

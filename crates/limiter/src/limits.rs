@@ -245,6 +245,36 @@ impl Concurrency {
     }
 }
 
+/// A value that a limit of any kind can be made of: for those who hold the permit of a slot themselves.
+pub trait IntoAnyLimit {
+    /// Returns the limit, or the concurrency limit to make.
+    ///
+    /// # Errors
+    /// Numbers out of range.
+    fn into_any_limit(self) -> Result<AnyLimit, LimitError>;
+}
+
+/// A limit of any kind.
+#[derive(Clone, Copy, Debug)]
+pub enum AnyLimit {
+    /// A limit that is charged.
+    Charged(Limit),
+    /// A limit whose slots are held.
+    Held(Concurrency),
+}
+
+impl<T: IntoLimit> IntoAnyLimit for T {
+    fn into_any_limit(self) -> Result<AnyLimit, LimitError> {
+        self.into_limit().map(AnyLimit::Charged)
+    }
+}
+
+impl IntoAnyLimit for Concurrency {
+    fn into_any_limit(self) -> Result<AnyLimit, LimitError> {
+        Ok(AnyLimit::Held(self))
+    }
+}
+
 impl Concurrency {
     pub(crate) fn build(self) -> Result<Limit, LimitError> {
         core::Concurrency::new(self.slots, self.lease_ttl.into()).map(Limit::from)

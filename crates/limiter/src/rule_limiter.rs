@@ -2,11 +2,13 @@
 //!
 //! An attempt is planned, its charges are settled and recorded in the plan's lines, and the plan becomes a verdict.
 
+mod acquire;
 mod check_all;
 mod check_each;
 mod lease_token;
 mod settle;
 
+pub use self::acquire::ActualUse;
 pub use self::check_all::{AttemptItem, CombinedVerdict, Direction, InlineLimit, ItemVerdict};
 
 use self::lease_token::LeaseToken;
@@ -355,7 +357,7 @@ impl RuleLimiter {
 }
 
 /// Runs a future over the memory store, which is ready at once.
-fn poll_once<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn poll_once<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
         Poll::Pending => unreachable!("the memory store never waits"),

@@ -1,5 +1,6 @@
 //! The store traits: a store keeps what the core decides, all charges of a request at one instant.
 
+mod cost_correction;
 mod error;
 #[cfg(feature = "redis")]
 pub mod fallback;
@@ -10,6 +11,8 @@ pub mod memory;
 pub mod redis;
 mod status;
 
+pub use self::cost_correction::CostCorrection;
+pub(crate) use self::cost_correction::correct_charge;
 pub use self::error::StoreError;
 pub use self::hits::{CounterStore, Hit, HitOp};
 pub use self::keyspace::{Key, Keyspace};
@@ -30,6 +33,16 @@ pub use tollgate_core::{Outcome, Source, StoreMode};
 pub trait Store: Keyspace + Send + Sync {
     /// The source of its decisions.
     const SOURCE: Source = Source::Memory;
+
+    /// True if every call returns at once: its futures are ready when they are first polled.
+    const IS_IMMEDIATE: bool = false;
+
+    /// Settles one charge at once, without memory for a settlement. None if this store may have to wait.
+    #[inline]
+    fn settle_now(&self, charge: &Charge<Self::Key>) -> Option<Decision> {
+        let _ = charge;
+        None
+    }
 
     /// True if every node these charges need is known to be down, so the round trip can be skipped.
     fn is_unavailable(&self, charges: &[Charge<Self::Key>]) -> bool {
@@ -107,7 +120,7 @@ pub trait Store: Keyspace + Send + Sync {
 
     /// Releases a lease without waiting for the reply, for a caller that cannot wait: one that drops a value. A shared
     /// store releases it in the background.
-    fn release_detached(&self, key: Self::Key, limit: &Limit, lease: LeaseId);
+    fn release_later(&self, key: Self::Key, limit: &Limit, lease: LeaseId);
 
     /// Renews a lease for a whole term from now, and yields that term. `None` if it is not held any more.
     fn renew(
@@ -119,6 +132,11 @@ pub trait Store: Keyspace + Send + Sync {
 
     /// Clears a counter. False if there was nothing to clear.
     fn forget(&self, key: Self::Key, limit: &Limit) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// Returns the number of instances that share the limits, as far as the store knows.
+    fn instance_count(&self) -> u32 {
+        1
+    }
 
     /// Returns its health and counts, for metrics, `/readyz` and the log.
     fn status(&self) -> StoreStatus;

@@ -212,8 +212,8 @@ impl Store for FaultyStore {
         Ok(released || self.mistake == Mistake::ReleaseSaysYes)
     }
 
-    fn release_detached(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) {
-        self.store.release_detached(key, limit, lease);
+    fn release_later(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) {
+        self.store.release_later(key, limit, lease);
     }
 
     async fn renew(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) -> Result<Option<Micros>, StoreError> {

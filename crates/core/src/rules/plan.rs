@@ -154,6 +154,13 @@ impl RuleSet {
         plan
     }
 
+    /// The index of one of its rules in [`RuleSet::rules`], without a search.
+    #[inline]
+    pub fn index_of(&self, rule: &Rule) -> usize {
+        let from_start = std::ptr::from_ref(rule).addr().wrapping_sub(self.rules.as_ptr().addr());
+        from_start / size_of::<Rule>()
+    }
+
     /// Returns the rules whose conditions an attempt meets, but that do not apply because it lacks one of their `per`
     /// attributes: their indices in [`RuleSet::rules`], in order. Takes as long as planning an attempt that has them.
     #[cold]

@@ -3,11 +3,28 @@
 use crate::text::problem::{Problems, ValueError};
 use crate::text::yaml::{Node, excerpt};
 use ipnet::{IpNet, Ipv4Net};
+use std::fmt;
 use std::net::IpAddr;
 
 /// A list of networks. IPv4-mapped IPv6 networks are stored as IPv4.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Networks(Box<[IpNet]>);
+
+/// A text that is no network. Its author can fix it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkError(String);
+
+impl fmt::Display for NetworkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: write an address and how many bits count: `10.0.0.0/8`, `2001:db8::/32`",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for NetworkError {}
 
 impl Networks {
     /// Reads one network or a list of them. None if one of them is invalid.
@@ -19,6 +36,25 @@ impl Networks {
             .filter_map(|item| item.read("a network like 10.0.0.0/8", network, problems))
             .collect();
         (problems.error_count() == errors).then(|| Self(found.into()))
+    }
+
+    /// Parses networks, or addresses as networks of one.
+    ///
+    /// ```
+    /// use tollgate_core::network::Networks;
+    ///
+    /// let trusted = Networks::parse(["10.0.0.0/8", "fd00::/8", "192.0.2.7"])?;
+    /// assert!(trusted.contains("10.1.2.3".parse()?));
+    /// assert!(Networks::parse(["10.0.0.0/99"]).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The first text that is no network.
+    pub fn parse<'a>(networks: impl IntoIterator<Item = &'a str>) -> Result<Self, NetworkError> {
+        let parse = |text: &str| network(text).map_err(|error| NetworkError(error.text));
+        let parsed: Result<Vec<IpNet>, NetworkError> = networks.into_iter().map(parse).collect();
+        parsed.map(|networks| Self(networks.into()))
     }
 
     /// True if one of the networks contains the address. An IPv4-mapped IPv6 address counts as the IPv4 address.

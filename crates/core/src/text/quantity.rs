@@ -66,6 +66,14 @@ impl Share {
     /// 100 %.
     pub const ALL: Self = Self { millionths: 1_000_000 };
 
+    /// A share in whole percent; above 100 it is everything.
+    pub const fn percent(percent: u32) -> Self {
+        let percent = if percent > 100 { 100 } else { percent };
+        Self {
+            millionths: percent * 10_000,
+        }
+    }
+
     /// The share in millionths.
     pub const fn millionths(self) -> u32 {
         self.millionths

@@ -3,13 +3,14 @@
 //! With a [`Fallback`] around the store, this instance decides by its share while the store is unavailable. A charge that
 //! neither decides is denied: nothing is allowed without a count.
 
-use super::{LimitCheck, Limiter, NamedLimit};
+use super::{LimitCheck, Limiter, NamedLimit, SlotCheck};
+use crate::lease::Permit;
 use crate::store::fallback::{Fallback, FallbackOptions};
 use crate::store::redis::{Redis, UrlError};
-use crate::store::{SettleRequest, Settlement, SharedStore, StoreError};
+use crate::store::{CostCorrection, SettleRequest, Settlement, SharedStore, StoreError};
 use std::slice::from_ref;
 use std::sync::Arc;
-use tollgate_core::{Cost, Decision, LeaseId, Micros, Outcome, Policy, Retry, Standing};
+use tollgate_core::{Cost, Decision, LeaseId, Micros, Retry, Standing};
 
 /// The most subjects that are settled in one call.
 const BATCH_MAX: usize = 1_000;
@@ -97,16 +98,35 @@ impl<S: SharedStore> Limiter<S> {
     /// Checks all at one instant: every check is charged if every one passes, otherwise none is. The settlement says of
     /// each limit where it was decided. A limit that could not be decided has an error, and the request is denied.
     pub async fn check_all(&self, checks: &[LimitCheck<'_, S>]) -> Settlement {
-        let mut settlement = self.settle(checks).await;
-        // A key with a foreign value is left out of the settlement, and is not counted.
-        let is_undecided = |(check, outcome): (&LimitCheck<'_, S>, &Result<Outcome, StoreError>)| {
-            check.limit.policy != Policy::Shadow && outcome.is_err()
-        };
-        if settlement.allowed && checks.iter().zip(&settlement.outcomes).any(is_undecided) {
-            self.store.compensate(&self.charges(checks), &mut settlement).await;
-            settlement.allowed = false;
-        }
+        let charges = self.charges(checks);
+        let mut settlement = self.store.settle(&charges, crate::lease::random_id()).await;
+        self.deny_undecided(&charges, &mut settlement).await;
         settlement
+    }
+
+    /// Checks all at one instant, and takes a slot of each concurrency limit: every check is charged and every slot taken, or
+    /// nothing is. The permit holds the slots, if there are any; the outcomes are those of the checks, then of the slots. A
+    /// caller that leaves before the reply holds none.
+    pub async fn acquire_all(
+        &self,
+        checks: &[LimitCheck<'_, S>],
+        slots: &[SlotCheck<'_, S>],
+    ) -> (Settlement, Option<Permit<S>>) {
+        self.settle_with_slots(checks, slots).await
+    }
+
+    /// Brings the charge of an admitted request from what was charged to the actual cost.
+    ///
+    /// # Errors
+    /// The store could not be reached; the charge stays.
+    pub async fn correct_cost(
+        &self,
+        limit: &NamedLimit<S>,
+        subject: impl AsRef<[u8]>,
+        charged: Cost,
+        actual: Cost,
+    ) -> Result<CostCorrection, StoreError> {
+        self.settle_correction(limit, subject.as_ref(), charged, actual).await
     }
 
     pub(crate) async fn settle_one_shared(

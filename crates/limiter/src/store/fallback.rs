@@ -276,12 +276,12 @@ impl<S: CounterStore> Store for Fallback<S> {
         }
     }
 
-    fn release_detached(&self, key: S::Key, limit: &Limit, lease: LeaseId) {
+    fn release_later(&self, key: S::Key, limit: &Limit, lease: LeaseId) {
         let portion = self.local.portion(limit);
         let is_local = self.local.memory.release_lease(self.local.key(&key), &portion, lease);
         // A lease of the shared store expires if only this instance decides.
         if !is_local && self.local.mode() != StoreMode::LocalOnly {
-            self.inner.release_detached(key, limit, lease);
+            self.inner.release_later(key, limit, lease);
         }
     }
 
@@ -308,6 +308,10 @@ impl<S: CounterStore> Store for Fallback<S> {
                 .await
                 .map(|was_shared| was_shared || was_local),
         }
+    }
+
+    fn instance_count(&self) -> u32 {
+        self.local.instances.count().count()
     }
 
     fn status(&self) -> StoreStatus {

@@ -338,6 +338,18 @@ impl Keyspace for Memory {
 impl CounterStore for Memory {}
 
 impl Store for Memory {
+    const IS_IMMEDIATE: bool = true;
+
+    #[inline]
+    fn settle_now(&self, charge: &Charge<Fingerprint>) -> Option<Decision> {
+        let options = ChargeOptions {
+            cost: charge.cost,
+            policy: charge.policy,
+            lease: LeaseId::default(),
+        };
+        Some(self.settle_one(charge.key, &charge.limit, options))
+    }
+
     async fn settle(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settlement {
         match charges {
             [charge] => self.settle_single(charge, lease),
@@ -370,7 +382,7 @@ impl Store for Memory {
         Ok(self.release_lease(key, limit, lease))
     }
 
-    fn release_detached(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) {
+    fn release_later(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) {
         self.release_lease(key, limit, lease);
     }
 

@@ -271,8 +271,8 @@ impl Store for Redis {
         Ok(released)
     }
 
-    fn release_detached(&self, key: RedisKey, limit: &Limit, lease: LeaseId) {
-        lease_reaper::release_detached(&self.topology, self.single_charge(key, limit, Cost::ZERO), lease);
+    fn release_later(&self, key: RedisKey, limit: &Limit, lease: LeaseId) {
+        lease_reaper::release_later(&self.topology, self.single_charge(key, limit, Cost::ZERO), lease);
     }
 
     async fn renew(&self, key: RedisKey, limit: &Limit, lease: LeaseId) -> Result<Option<Micros>, StoreError> {

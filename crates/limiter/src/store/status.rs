@@ -110,6 +110,8 @@ pub struct CallMetrics {
     pub compensated_charges: u64,
     /// Charges whose reversal failed or is unknown.
     pub uncompensated_charges: u64,
+    /// Leases left to expire because too many were being released.
+    pub unreleased_leases: u64,
     /// Peeks answered by a replica.
     pub replica_reads: u64,
     /// Peeks a replica did not answer, sent to its primary.

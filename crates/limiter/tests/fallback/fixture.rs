@@ -193,9 +193,9 @@ impl Store for UnreliableStore {
         self.shared.release(key, limit, lease).await
     }
 
-    fn release_detached(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) {
+    fn release_later(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) {
         if !self.is_cut() {
-            self.shared.release_detached(key, limit, lease);
+            self.shared.release_later(key, limit, lease);
         }
     }
 

@@ -7,6 +7,7 @@ mod edits;
 mod leases;
 mod model;
 mod payments;
+mod permits;
 mod ratelimit;
 mod rows;
 mod rows_law;

@@ -268,7 +268,7 @@ fn attributes_of_all_callers_are_known_if_only_a_gateway_asks() {
         assert_eq!(accepted(&text).known_attributes.coverage, expected, "{text}");
     }
     let known = accepted("forward_auth: { gateway: nginx }\nattributes: { tier: header:x-tier, kind: caller }");
-    assert_eq!(known.known_attributes.from_headers, ["tier".into()]);
+    assert_eq!(known.known_attributes.from_headers, [Box::from("tier")]);
 }
 
 #[test]

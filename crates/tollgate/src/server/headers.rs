@@ -1,11 +1,12 @@
-//! Rate limit headers of a response, in the dialects that clients know.
+//! Rate limit headers of a response: `tollgate-tower` writes them; here are the metrics of the queues of `Retry-After`.
 
-mod dialects;
-mod policy;
-mod retry_queues;
-mod write;
+mod retry_observer;
+#[cfg(test)]
+mod tests;
 
-pub use dialects::{Dialect, DialectError, Dialects};
-pub(super) use policy::{HeaderPolicy, PolicyQuota, seconds_ceil};
-pub(crate) use retry_queues::{RetryCaller, RetryQueues, RuleQueues, SpreadDenial};
-pub(super) use write::{HeaderInput, HeaderRanges, write};
+pub(super) use retry_observer::encode_queues;
+pub use tollgate_tower::headers::{Dialect, DialectError, Dialects, RetryAfter, RetryAfterFormat};
+pub(super) use tollgate_tower::headers::{
+    HeaderInput, HeaderPolicy, HeaderRanges, PolicyQuota, retry_after, seconds_ceil, write,
+};
+pub(crate) use tollgate_tower::headers::{RetryCaller, RetryQueues, RuleQueues, SpreadDenial};

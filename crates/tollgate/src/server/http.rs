@@ -8,11 +8,11 @@ mod json;
 mod problem_details;
 pub mod settings;
 
-pub use super::headers::{Dialect, DialectError, Dialects};
+pub use super::headers::{Dialect, DialectError, Dialects, RetryAfter, RetryAfterFormat};
 pub use api::OPENAPI;
 pub use forward::{Forward, Gateway, RequestField, UnknownDomainPolicy};
 pub use problem_details::ProblemDetails;
-pub use settings::{HttpLimits, HttpSettings, RetryAfter, RetryAfterFormat};
+pub use settings::{HttpLimits, HttpSettings};
 
 pub(super) use connection::serve_http;
 

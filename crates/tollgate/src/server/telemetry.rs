@@ -30,7 +30,7 @@ use self::store::StoreMetrics;
 use self::traces::Traces;
 use self::watch::Watch;
 use self::watch::top::TopRules;
-use super::headers::{RetryQueues, RuleQueues};
+use super::headers::{RetryQueues, RuleQueues, encode_queues};
 use super::store::AnyStore;
 use crate::compat::ratelimit::{RatelimitCollector, RatelimitCounts, RatelimitStats};
 use decisions::{Decisions, RuleCounts};
@@ -219,7 +219,7 @@ impl Collector for Metrics {
         self.ratelimit.encode(&mut encoder)?;
         self.faults.encode(&mut encoder)?;
         self.matches.encode(&mut encoder)?;
-        self.retry_queues.encode(&mut encoder)?;
+        encode_queues(&self.retry_queues, &mut encoder)?;
         self.control.encode(&mut encoder)?;
         self.alerts.encode(&mut encoder)?;
         self.traces.encode(&mut encoder)?;

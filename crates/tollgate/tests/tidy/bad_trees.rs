@@ -6,7 +6,8 @@ use crate::repository::File;
 use crate::rules::dashboard::{self, SINKS, sinks};
 use crate::rules::{
     ALGORITHMS, MACHINE_PATHS, Rule, SERVER_CALLS, UNFINISHED, algorithm_files, dependencies, imports, lengths,
-    machine_paths, module_files, redis_layers, server_calls, titles, top_level, unfinished, white_space,
+    machine_paths, module_files, redis_layers, server_calls, shared_writers, titles, top_level, unfinished,
+    white_space,
 };
 
 #[test]
@@ -63,6 +64,7 @@ fn a_dependency_through_a_wall_is_noticed() {
         let files = [
             ("crates/core/Cargo.toml", core),
             ("crates/limiter/Cargo.toml", limiter),
+            ("crates/tower/Cargo.toml", ""),
             ("crates/sim/Cargo.toml", ""),
         ];
         finds(dependencies, &files, violations);
@@ -95,7 +97,11 @@ fn a_dependency_through_a_wall_is_noticed() {
     );
     finds(
         dependencies,
-        &[("crates/limiter/Cargo.toml", ""), ("crates/sim/Cargo.toml", "")],
+        &[
+            ("crates/limiter/Cargo.toml", ""),
+            ("crates/tower/Cargo.toml", ""),
+            ("crates/sim/Cargo.toml", ""),
+        ],
         &["crates/core/Cargo.toml: is missing, and its list with it"],
     );
     let sim = "[dependencies]\ntollgate-core.workspace = true\nfastrand = \"2\"\n";
@@ -104,9 +110,41 @@ fn a_dependency_through_a_wall_is_noticed() {
         &[
             ("crates/core/Cargo.toml", ""),
             ("crates/limiter/Cargo.toml", ""),
+            ("crates/tower/Cargo.toml", ""),
             ("crates/sim/Cargo.toml", sim),
         ],
         &[&format!("crates/sim/Cargo.toml: depends on `fastrand`; {argue}")],
+    );
+    finds(
+        dependencies,
+        &[
+            ("crates/core/Cargo.toml", ""),
+            ("crates/limiter/Cargo.toml", ""),
+            (
+                "crates/tower/Cargo.toml",
+                "[dependencies]\ntonic = \"0.14\"\n[dev-dependencies]\naxum = \"0.8\"\n",
+            ),
+            ("crates/sim/Cargo.toml", ""),
+        ],
+        &["crates/tower/Cargo.toml: depends on `tonic`, which belongs to the product"],
+    );
+}
+
+#[test]
+fn a_writer_of_headers_in_the_product() {
+    finds(
+        shared_writers,
+        &[
+            (
+                "crates/tower/src/headers/write.rs",
+                "from_static(\"x-ratelimit-limit\")",
+            ),
+            (
+                "crates/tollgate/src/server/http/api.rs",
+                "from_static(\"x-ratelimit-limit\")",
+            ),
+        ],
+        &["crates/tollgate/src/server/http/api.rs:1: `\"x-ratelimit-`: belongs to crates/tower; import it from there"],
     );
 }
 

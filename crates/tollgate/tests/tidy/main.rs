@@ -33,6 +33,7 @@ tests! {
     nothing_is_left_unfinished => check(rules::unfinished),
     no_path_of_a_machine_is_written_down => check(rules::machine_paths),
     front_ends_do_not_know_each_other => check(rules::imports),
+    one_crate_writes_headers_and_problems => check(rules::shared_writers),
     layers_of_the_redis_store_import_one_way => check(rules::redis_layers),
     the_dashboard_has_no_sinks => check(dashboard::sinks),
     white_space_of_the_dashboard_is_clean => check(dashboard::white_space),

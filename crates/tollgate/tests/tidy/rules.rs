@@ -176,6 +176,17 @@ pub(crate) fn imports(files: &[File]) -> Vec<String> {
     violations
 }
 
+/// Header values, problem bodies and client addresses are written and read in one crate, which the product imports.
+pub(crate) fn shared_writers(files: &[File]) -> Vec<String> {
+    find(
+        files
+            .iter()
+            .filter(|file| file.path.starts_with(PRODUCT) && extension(&file.path) == "rs"),
+        &SHARED_WRITERS,
+        "belongs to crates/tower; import it from there",
+    )
+}
+
 /// The layers of the Redis store import one way: `script`, `connection`, `node`, `topology`, each only those before it.
 pub(crate) fn redis_layers(files: &[File]) -> Vec<String> {
     let mut violations = Vec::new();
@@ -325,7 +336,7 @@ enum Wall {
     Never(&'static [&'static str]),
 }
 
-const MANIFESTS: [(&str, Wall); 3] = [
+const MANIFESTS: [(&str, Wall); 4] = [
     // Decides from its arguments alone. Each name added here needs a reason: parsing (YAML, networks, regexes), substring
     // search in linear time for globs (memchr, which regex needs anyway), lists without an allocation per attempt
     // (smallvec), and the time zone database compiled into the program (jiff without `std`); none of them does I/O or
@@ -338,6 +349,11 @@ const MANIFESTS: [(&str, Wall); 3] = [
     (
         "crates/limiter/Cargo.toml",
         Wall::Never(&["axum", "tonic", "clap", "sqlx"]),
+    ),
+    // A layer for any service: it brings no framework and no server. The services of its tests do.
+    (
+        "crates/tower/Cargo.toml",
+        Wall::Never(&["axum", "tonic", "hyper", "hyper-util", "tower", "clap", "sqlx"]),
     ),
     // Reproducible: a seed is the whole input, so that nothing with a clock or randomness of its own comes in.
     ("crates/sim/Cargo.toml", Wall::Only(&["tollgate-core"])),
@@ -377,6 +393,13 @@ const TOP_LEVEL: [&str; 19] = [
     "fuzz",
     "rustfmt.toml",
     "scripts",
+];
+
+pub(crate) const SHARED_WRITERS: [&str; 4] = [
+    "\"x-ratelimit-",
+    "\"ratelimit-policy\"",
+    "assignments/http-problem-types",
+    "fmt_http_date",
 ];
 
 // In two halves each, so that this file does not find itself.

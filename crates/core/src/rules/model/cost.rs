@@ -94,6 +94,18 @@ impl CostSource {
 }
 
 impl Rule {
+    /// The attribute that the cost of an attempt comes from. None if it is a constant, or the attempt's own.
+    pub fn cost_attribute(&self, attempt: &Attempt<'_>) -> Option<&str> {
+        let selected = match &self.cost_source {
+            CostSource::Cases(list) => list.select(attempt).0,
+            source => source,
+        };
+        match selected {
+            CostSource::Attribute { name, .. } => Some(name),
+            CostSource::Attempt | CostSource::Fixed(_) | CostSource::Cases(_) => None,
+        }
+    }
+
     /// The origin of the cost of an attempt.
     pub(crate) fn cost_origin(&self, attempt: &Attempt<'_>) -> CostOrigin {
         match &self.cost_source {
@@ -164,6 +176,25 @@ rules:
                 .rules
                 .iter()
                 .map(|rule| (rule.cost(&attempt).0.get(), rule.cost_origin(&attempt)));
+            assert_eq!(found.collect::<Vec<_>>(), expected, "{pairs:?}");
+        }
+    }
+
+    #[test]
+    fn the_case_that_holds_says_which_attribute_the_cost_comes_from() {
+        let rules = sample(RULES);
+        for (pairs, expected) in [
+            (&[("endpoint", "/export/a")][..], [Some("rows"), None]),
+            (&[("endpoint", "/search"), ("method", "GET")], [None, None]),
+            (&[("points", "9")], [Some("points"), None]),
+        ] {
+            let pairs: Vec<(&str, &[u8])> = pairs.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
+            let attempt = Attempt {
+                domain: Attempt::DOMAIN,
+                attributes: &attributes(&pairs),
+                cost: Cost::ONE,
+            };
+            let found = rules.rules.iter().map(|rule| rule.cost_attribute(&attempt));
             assert_eq!(found.collect::<Vec<_>>(), expected, "{pairs:?}");
         }
     }

@@ -57,8 +57,8 @@ impl Store for OneByOne {
         self.0.release(key, limit, lease).await
     }
 
-    fn release_detached(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) {
-        self.0.release_detached(key, limit, lease);
+    fn release_later(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) {
+        self.0.release_later(key, limit, lease);
     }
 
     async fn renew(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) -> Result<Option<Micros>, StoreError> {

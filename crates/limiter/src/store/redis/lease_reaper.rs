@@ -76,7 +76,7 @@ impl<S: LeaseServers> Drop for PendingLease<'_, S> {
 
 /// Releases the lease of this charge in the background. The connection is kept until then, also if the caller drops the
 /// store.
-pub(crate) fn release_detached<S: LeaseServers>(servers: &Arc<S>, charge: Charge<RedisKey>, lease: LeaseId) {
+pub(crate) fn release_later<S: LeaseServers>(servers: &Arc<S>, charge: Charge<RedisKey>, lease: LeaseId) {
     if let Some(orphan) = OrphanedLease::new(servers, vec![charge], lease) {
         let servers = Arc::clone(servers);
         let runtime = servers.context().runtime.clone();
@@ -97,10 +97,14 @@ impl<S: LeaseServers> OrphanedLease<S> {
     /// `None` if there is nothing to release, or if too many are being released: then the lease expires.
     fn new(servers: &Arc<S>, charges: Vec<Charge<RedisKey>>, lease: LeaseId) -> Option<Self> {
         let orphaned = &servers.context().orphaned_leases;
-        if charges.is_empty() || orphaned.load(Ordering::Relaxed) >= ORPHANS_MAX {
+        if charges.is_empty() {
             return None;
         }
-        orphaned.fetch_add(1, Ordering::Relaxed);
+        if orphaned.fetch_add(1, Ordering::Relaxed) >= ORPHANS_MAX {
+            orphaned.fetch_sub(1, Ordering::Relaxed);
+            servers.context().metrics.unreleased_leases.add(1);
+            return None;
+        }
         Some(Self {
             servers: Arc::downgrade(servers),
             charges,

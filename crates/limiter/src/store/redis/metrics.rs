@@ -21,6 +21,8 @@ pub struct RedisMetrics {
     pub compensated_charges: AtomicCount,
     /// Charges whose compensation failed or is unknown: their units are missing until they refill.
     pub uncompensated_charges: AtomicCount,
+    /// Leases left to expire because too many were being released.
+    pub unreleased_leases: AtomicCount,
     /// Peeks answered by a replica.
     pub replica_reads: AtomicCount,
     /// Peeks that a replica failed to answer, and its primary did.
@@ -69,6 +71,7 @@ impl RedisMetrics {
             redirects: self.redirects.get(),
             compensated_charges: self.compensated_charges.get(),
             uncompensated_charges: self.uncompensated_charges.get(),
+            unreleased_leases: self.unreleased_leases.get(),
             replica_reads: self.replica_reads.get(),
             replica_misses: self.replica_misses.get(),
             task_restarts: self.task_restarts.get(),

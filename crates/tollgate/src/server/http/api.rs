@@ -7,7 +7,6 @@ mod metrics_format;
 mod ready;
 pub mod request;
 pub(super) mod response;
-mod retry_after;
 mod rls;
 
 pub(in crate::server) use self::explain::encode as explain_json;

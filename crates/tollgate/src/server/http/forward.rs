@@ -3,10 +3,9 @@
 //! Nothing in the original request chooses rules or cost. The domain is in the path, which the gateway's configuration
 //! writes; the cost is one; the attributes are extracted as the settings say.
 
-mod client_address;
 mod original_request;
 
-pub use client_address::client_address;
+pub use tollgate_tower::extract::client_address;
 
 use self::original_request::OriginalRequest;
 use super::problem_details::ProblemDetails;

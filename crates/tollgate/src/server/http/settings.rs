@@ -2,11 +2,10 @@
 
 use super::forward::Forward;
 use crate::server::auth::tokens::{Keyring, Rights};
-use crate::server::headers::Dialects;
+use crate::server::headers::{Dialects, RetryAfter};
 use crate::server::net::tls::Tls;
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate_limiter::core::Micros;
 
 /// The settings of the HTTP front end.
 #[derive(Clone, Debug)]
@@ -27,30 +26,6 @@ pub struct HttpSettings {
     pub forward: Option<Forward>,
     /// The time requests in flight may take when the server stops.
     pub drain: Duration,
-}
-
-/// The form of `Retry-After`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RetryAfter {
-    /// The most jitter as a part of the wait, in millionths, so that denied clients do not retry at once.
-    pub jitter_ppm: u32,
-    /// Seconds, a date, or no header.
-    pub format: RetryAfterFormat,
-    /// True if denied callers of a limit without `per` return one after the other, rather than all at once.
-    pub spread: bool,
-    /// The longest extra wait that spreading causes.
-    pub spread_max: Micros,
-}
-
-/// The forms of `Retry-After`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RetryAfterFormat {
-    /// `Retry-After: 17`: needs no synchronized clocks.
-    Seconds,
-    /// `Retry-After: Sun, 15 Nov 2026 22:34:22 GMT`.
-    Date,
-    /// Not sent.
-    None,
 }
 
 /// Limits on connections, memory and time.
@@ -90,17 +65,6 @@ impl Default for HttpSettings {
             anonymous_rights: Rights::ALL,
             forward: None,
             drain: Duration::from_secs(10),
-        }
-    }
-}
-
-impl Default for RetryAfter {
-    fn default() -> Self {
-        Self {
-            jitter_ppm: 100_000,
-            format: RetryAfterFormat::Seconds,
-            spread: true,
-            spread_max: Micros::from_secs(60),
         }
     }
 }

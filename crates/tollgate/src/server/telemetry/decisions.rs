@@ -402,9 +402,9 @@ impl ThrottleTally {
 }
 
 /// Returns the index of a rule in its rule set.
+#[inline]
 pub(crate) fn rule_index(rules: &RuleSet, rule: &Rule) -> usize {
-    let from_start = ptr::from_ref(rule).addr().wrapping_sub(rules.rules().as_ptr().addr());
-    from_start / size_of::<Rule>()
+    rules.index_of(rule)
 }
 
 impl ResultLabel {

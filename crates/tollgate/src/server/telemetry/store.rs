@@ -110,6 +110,11 @@ fn encode_calls(encoder: &mut DescriptorEncoder<'_>, calls: &CallMetrics) -> fmt
             "Charges whose compensation failed or is unknown.",
             calls.uncompensated_charges,
         ),
+        (
+            "unreleased_leases",
+            "Leases left to expire because too many were being released.",
+            calls.unreleased_leases,
+        ),
         ("replica_reads", "Peeks answered by a replica.", calls.replica_reads),
         (
             "replica_misses",

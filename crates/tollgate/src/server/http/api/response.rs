@@ -2,12 +2,11 @@
 
 mod body;
 
-use super::retry_after::retry_after;
 use crate::server::gate::RulesSnapshot;
-use crate::server::headers::{self, HeaderInput, HeaderPolicy, PolicyQuota, RetryCaller};
+use crate::server::headers::{self, HeaderInput, HeaderPolicy, PolicyQuota, RetryAfter, RetryCaller, retry_after};
 use crate::server::http::forward::DenyStatus;
 use crate::server::http::problem_details::{NO_STORE, PROBLEM_JSON};
-use crate::server::http::settings::{HttpSettings, RetryAfter};
+use crate::server::http::settings::HttpSettings;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};

@@ -142,7 +142,7 @@ const NAMES: [&str; 12] = [
 ];
 
 /// An address that nobody trusts.
-pub(super) fn stranger() -> impl Strategy<Value = IpAddr> {
+fn stranger() -> impl Strategy<Value = IpAddr> {
     prop_oneof![
         any::<u32>().prop_map(|bits| IpAddr::V4((0xC000_0000 | bits >> 3).into())),
         any::<u32>().prop_map(|bits| IpAddr::V6(std::net::Ipv4Addr::from(0xC000_0000 | bits >> 3).to_ipv6_mapped())),

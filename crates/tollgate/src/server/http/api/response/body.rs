@@ -3,12 +3,12 @@
 //! By hand, straight into the buffer of the response: it is on the path of every check (`bench/src/servers`, HTTP checks).
 
 use super::{CheckResponse, quota, status};
-use crate::server::headers::PolicyQuota;
 use crate::server::http::json::{boolean, integer, integer_or_null, string};
 use hyper::StatusCode;
 use std::ops::Range;
 use tollgate_limiter::core::Retry;
-use tollgate_limiter::core::rules::{DenialReason, Mode, Ruling, Verdict};
+use tollgate_limiter::core::rules::{Mode, Ruling, Verdict};
+use tollgate_tower::headers::problem::{DenialProblem, ProblemKind, denial_detail, reason_name};
 
 /// `{"allowed":true,"rule":…}`; if denied, after the members of RFC 9457.
 pub(crate) fn write(out: &mut Vec<u8>, check: &CheckResponse<'_>) {
@@ -106,90 +106,32 @@ fn numbers(out: &mut Vec<u8>, ruling: Option<&Ruling<'_>>) {
 
 /// The members of RFC 9457, with a trailing comma.
 fn problem(out: &mut Vec<u8>, verdict: &Verdict<'_>, status: StatusCode) {
-    let (kind, title) = if verdict.is_closed() {
-        ("temporary-reduced-capacity", "Temporary Reduced Capacity")
-    } else {
-        ("quota-exceeded", "Quota Exceeded")
-    };
-    out.extend_from_slice(b"\"type\":\"https://iana.org/assignments/http-problem-types#");
-    out.extend_from_slice(kind.as_bytes());
-    out.extend_from_slice(b"\",\"title\":\"");
-    out.extend_from_slice(title.as_bytes());
-    out.extend_from_slice(b"\",\"status\":");
-    integer(out, status.as_u16().into());
-    if let Some(detail) = verdict.nearest().and_then(detail) {
-        out.extend_from_slice(b",\"detail\":");
-        string(out, detail.as_bytes());
-    }
-    if let Some(reason) = verdict.nearest().and_then(reason) {
-        out.extend_from_slice(b",\"reason\":\"");
-        out.extend_from_slice(reason.as_bytes());
-        out.push(b'"');
-    }
-    out.extend_from_slice(b",\"violated-policies\":[");
     let violated = |ruling: &&Ruling<'_>| ruling.mode == Mode::Enforce && !ruling.is_allow();
-    for (index, ruling) in verdict.rulings.iter().filter(violated).enumerate() {
-        if index > 0 {
-            out.push(b',');
-        }
-        string(out, ruling.name.as_bytes());
+    let nearest = verdict.nearest();
+    let detail = nearest.and_then(detail);
+    DenialProblem {
+        kind: match verdict.is_closed() {
+            true => ProblemKind::ReducedCapacity,
+            false => ProblemKind::QuotaExceeded,
+        },
+        status,
+        detail: detail.as_deref(),
+        reason: nearest.and_then(|ruling| reason_name(ruling.denial_reason()?)),
     }
-    out.extend_from_slice(b"],");
-}
-
-/// The reason of a denial, if it is not that the limit is used up.
-fn reason(ruling: &Ruling<'_>) -> Option<&'static str> {
-    match ruling.denial_reason()? {
-        DenialReason::Limit => None,
-        DenialReason::MinInterval(_) => Some("min_interval"),
-        DenialReason::NoMemory => Some("no_memory"),
-    }
+    .write_members(out, verdict.rulings.iter().filter(violated).map(|ruling| ruling.name));
+    out.push(b',');
 }
 
 /// A sentence about the limit that denied; none if the store did not decide.
 fn detail(ruling: &Ruling<'_>) -> Option<String> {
     let retry = ruling.decision.as_ref()?.retry()?;
-    let name = ruling.name;
-    match ruling.denial_reason()? {
-        DenialReason::Limit => {}
-        DenialReason::MinInterval(interval) => {
-            return Some(format!(
-                "Policy \"{name}\" allows one request every {interval}: this one came too soon after the last."
-            ));
-        }
-        DenialReason::NoMemory => {
-            return Some(format!(
-                "Policy \"{name}\" has no memory for another key: the server's memory for keys is full."
-            ));
-        }
-    }
-    let kept = if ruling.reserved {
-        ", and keeps the rest for others"
-    } else {
-        ""
-    };
-    Some(match quota(ruling) {
-        PolicyQuota::Banned => format!("Policy \"{name}\" allows no requests."),
-        quota if retry == Retry::Never => {
-            let units = quota.units();
-            format!("Policy \"{name}\" can never allow this: it costs more than the {units} the policy holds.")
-        }
-        PolicyQuota::Window { units, window_s } => {
-            let (requests, seconds) = (with_plural(units, "request"), with_plural(window_s, "second"));
-            format!("Policy \"{name}\" allows {requests} per {seconds}{kept}.")
-        }
-        PolicyQuota::Concurrent { slots } => {
-            format!(
-                "Policy \"{name}\" allows {} at a time{kept}.",
-                with_plural(slots, "request")
-            )
-        }
-    })
-}
-
-fn with_plural(number: u64, thing: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {thing}{plural}")
+    Some(denial_detail(
+        ruling.name,
+        quota(ruling),
+        retry,
+        ruling.denial_reason()?,
+        ruling.reserved,
+    ))
 }
 
 fn text_or_null(out: &mut Vec<u8>, text: Option<&str>) {

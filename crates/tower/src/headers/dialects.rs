@@ -1,6 +1,5 @@
 //! The choice of rate limit headers.
 
-use crate::names::names;
 use std::fmt;
 
 /// The dialects in use: at most one of the drafts, and at most one under the older `X-` names.
@@ -87,10 +86,17 @@ impl Default for Dialects {
 }
 
 impl Dialect {
-    names! {
-        "ietf" => Ietf, "ietf-next" => IetfNext, "draft07" => Draft07, "draft06" => Draft06, "draft03" => Draft03,
-        "x-envoy" => XEnvoy, "x-delta" => XDelta, "x-unix" => XUnix,
-    }
+    /// Every dialect with its name in settings.
+    pub const NAMES: [(&'static str, Self); 8] = [
+        ("ietf", Self::Ietf),
+        ("ietf-next", Self::IetfNext),
+        ("draft07", Self::Draft07),
+        ("draft06", Self::Draft06),
+        ("draft03", Self::Draft03),
+        ("x-envoy", Self::XEnvoy),
+        ("x-delta", Self::XDelta),
+        ("x-unix", Self::XUnix),
+    ];
 
     fn from_name(name: &str) -> Option<Self> {
         let (_, dialect) = Self::NAMES.iter().find(|(known, _)| *known == name)?;

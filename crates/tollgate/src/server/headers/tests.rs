@@ -1,10 +1,13 @@
-use super::*;
+//! The headers of all dialects, to the byte.
+
 use hyper::HeaderMap;
 use hyper::header::HeaderValue;
 use proptest::prelude::*;
-use tollgate_limiter::core::{Micros, Retry, Standing};
+use std::ops::Range;
+use tollgate_limiter::core::{Cost, Micros, Retry, Standing, Timestamp};
 use tollgate_test_kit::http::is_structured;
 use tollgate_test_kit::table::rows;
+use tollgate_tower::headers::{Dialect, Dialects, HeaderInput, HeaderPolicy, HeaderRanges, PolicyQuota, write};
 
 const NOW: Timestamp = Timestamp::from_micros(1_794_782_045_000_000);
 

@@ -1,4 +1,3 @@
-use super::super::tests::stranger;
 use super::*;
 use proptest::prelude::*;
 
@@ -124,6 +123,15 @@ fn what_is_long_is_no_address_and_costs_no_more_than_its_length() {
         client_address(peer, [commas.as_bytes()].into_iter(), &trusted()).to_string(),
         "1.2.3.4"
     );
+}
+
+/// An address that nobody trusts.
+fn stranger() -> impl Strategy<Value = IpAddr> {
+    prop_oneof![
+        any::<u32>().prop_map(|bits| IpAddr::V4((0xC000_0000 | bits >> 3).into())),
+        any::<u32>().prop_map(|bits| IpAddr::V6(std::net::Ipv4Addr::from(0xC000_0000 | bits >> 3).to_ipv6_mapped())),
+        any::<u128>().prop_map(|bits| IpAddr::V6((0x2A00 << 112 | bits >> 16).into())),
+    ]
 }
 
 /// Bytes that addresses and lists of them are made of, and any others.

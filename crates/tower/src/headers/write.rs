@@ -2,7 +2,7 @@
 
 use super::dialects::{Dialect, Dialects};
 use super::policy::{HeaderPolicy, PolicyQuota, seconds_ceil};
-use hyper::header::HeaderName;
+use http::header::HeaderName;
 use std::array::IntoIter;
 use std::iter::{Flatten, Take};
 use std::ops::Range;
@@ -10,21 +10,21 @@ use tollgate_limiter::core::{Cost, Timestamp};
 
 /// The input of the headers of one response.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct HeaderInput<'a, I> {
+pub struct HeaderInput<'a, I> {
     /// Every enforced limit of the attempt.
-    pub(crate) policies: I,
+    pub policies: I,
     /// The limit for dialects that hold only one.
-    pub(crate) nearest: HeaderPolicy<'a>,
+    pub nearest: HeaderPolicy<'a>,
     /// The cost of the attempt.
-    pub(crate) cost: Cost,
+    pub cost: Cost,
     /// The time of the decision, by the store's clock.
-    pub(crate) now: Timestamp,
+    pub now: Timestamp,
 }
 
 /// The headers that were written, with the ranges of their values in the buffer. All values of a response share one buffer,
 /// so that it becomes a `Bytes` once.
 #[derive(Debug, Default)]
-pub(crate) struct HeaderRanges {
+pub struct HeaderRanges {
     fields: [Option<(&'static HeaderName, Range<usize>)>; FIELDS_MAX],
     count: usize,
 }
@@ -33,6 +33,7 @@ pub(crate) struct HeaderRanges {
 const FIELDS_MAX: usize = 8;
 
 impl HeaderRanges {
+    #[inline]
     fn push(&mut self, name: &'static HeaderName, range: Range<usize>) {
         if let Some(field) = self.fields.get_mut(self.count) {
             *field = Some((name, range));
@@ -45,18 +46,15 @@ impl IntoIterator for HeaderRanges {
     type Item = (&'static HeaderName, Range<usize>);
     type IntoIter = Flatten<Take<IntoIter<Option<Self::Item>, FIELDS_MAX>>>;
 
+    #[inline]
     fn into_iter(self) -> Self::IntoIter {
         self.fields.into_iter().take(self.count).flatten()
     }
 }
 
 /// Writes the headers of all dialects in use to the end of `buffer`.
-pub(crate) fn write<'a, I>(
-    dialects: Dialects,
-    input: &HeaderInput<'a, I>,
-    buffer: &mut Vec<u8>,
-    ranges: &mut HeaderRanges,
-) where
+pub fn write<'a, I>(dialects: Dialects, input: &HeaderInput<'a, I>, buffer: &mut Vec<u8>, ranges: &mut HeaderRanges)
+where
     I: Iterator<Item = HeaderPolicy<'a>> + Clone,
 {
     let HeaderInput {
@@ -200,6 +198,7 @@ enum PolicyNames {
 }
 
 /// `"api";q=100;w=60, "inflight";q=20;qu="concurrent-requests"`.
+#[inline]
 fn push_policies<'a>(value: &mut Value<'_>, policies: impl Iterator<Item = HeaderPolicy<'a>>) {
     for policy in policies {
         push_name(value, policy.name);
@@ -213,6 +212,7 @@ fn push_policies<'a>(value: &mut Value<'_>, policies: impl Iterator<Item = Heade
 }
 
 /// Writes the next item of a list of names.
+#[inline]
 fn push_name(value: &mut Value<'_>, name: &str) {
     separate(value);
     value.push(b'"');
@@ -220,18 +220,21 @@ fn push_name(value: &mut Value<'_>, name: &str) {
     value.push(b'"');
 }
 
+#[inline]
 fn separate(value: &mut Value<'_>) {
     if value.buffer.len() > value.start {
         value.extend_from_slice(b", ");
     }
 }
 
+#[inline]
 fn parameter(value: &mut Value<'_>, name: &[u8], number: u64) {
     value.extend_from_slice(name);
     integer(value, number);
 }
 
 /// An integer as structured fields can hold it: 15 digits at most.
+#[inline]
 fn integer(value: &mut Value<'_>, number: u64) {
     const MAX: u64 = 999_999_999_999_999;
     value.extend_from_slice(itoa::Buffer::new().format(number.min(MAX)).as_bytes());
@@ -246,6 +249,3 @@ static X_RATELIMIT_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limi
 static X_RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 static X_RATELIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 static X_RATELIMIT_USED: HeaderName = HeaderName::from_static("x-ratelimit-used");
-
-#[cfg(test)]
-mod tests;

@@ -1,59 +1,78 @@
 //! One limit in the terms of rate limit headers.
 
 use tollgate_limiter::core::rules::{Mode, Ruling};
-use tollgate_limiter::core::{Limit, Micros, Rate, Retry, Standing};
+use tollgate_limiter::core::{Decision, Limit, Micros, Rate, Retry, Standing};
 
 /// One enforced limit and its standing.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct HeaderPolicy<'a> {
+pub struct HeaderPolicy<'a> {
     /// Its name. A header can hold it: the rules reject any other.
-    pub(crate) name: &'a str,
-    pub(crate) quota: PolicyQuota,
-    pub(crate) standing: Standing,
+    pub name: &'a str,
+    /// Its capacity.
+    pub quota: PolicyQuota,
+    /// Its standing after the decision.
+    pub standing: Standing,
     /// The time until one more unit of a sliding counter is free: exact if the outcome determines it, otherwise an upper
     /// bound.
-    pub(crate) next_unit_after: Option<Micros>,
+    pub next_unit_after: Option<Micros>,
     /// The time until the same cost would pass, if it was denied.
-    pub(crate) retry: Option<Retry>,
+    pub retry: Option<Retry>,
 }
 
 /// The capacity of a limit, in the terms of headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PolicyQuota {
+pub enum PolicyQuota {
     /// Units per window, where the window is the time to fill the limit.
-    Window { units: u64, window_s: u64 },
+    Window {
+        /// The units.
+        units: u64,
+        /// The window in seconds, rounded up.
+        window_s: u64,
+    },
     /// Units in flight.
-    Concurrent { slots: u64 },
+    Concurrent {
+        /// The slots.
+        slots: u64,
+    },
     /// A ban.
     Banned,
 }
 
 impl<'a> HeaderPolicy<'a> {
     /// The policy of an enforced ruling with a decision; none for others.
-    pub(crate) fn from_ruling(ruling: &Ruling<'a>) -> Option<Self> {
+    #[inline]
+    pub fn from_ruling(ruling: &Ruling<'a>) -> Option<Self> {
         Self::of_any_mode(ruling).filter(|_| ruling.mode == Mode::Enforce)
     }
 
     /// The policy of a ruling with a decision, enforced or not.
-    pub(crate) fn of_any_mode(ruling: &Ruling<'a>) -> Option<Self> {
+    #[inline]
+    pub fn of_any_mode(ruling: &Ruling<'a>) -> Option<Self> {
         let decision = ruling.decision.as_ref()?;
         let limit = ruling.window.map(|window| window.limit());
-        Some(Self {
-            name: ruling.name,
+        Some(Self::new(ruling.name, limit, decision, ruling.next_unit_after))
+    }
+
+    /// The policy of a limit with this decision; none is a limit of zero. `next_unit_after` is the exact time, if it is
+    /// known.
+    #[inline]
+    pub fn new(name: &'a str, limit: Option<&Limit>, decision: &Decision, next_unit_after: Option<Micros>) -> Self {
+        Self {
+            name,
             quota: PolicyQuota::from_limit(limit),
             standing: *decision.standing(),
-            next_unit_after: ruling
-                .next_unit_after
+            next_unit_after: next_unit_after
                 .or_else(|| limit.and_then(|limit| next_unit_bound(limit, decision.standing()))),
             retry: decision.retry(),
-        })
+        }
     }
 }
 
 impl HeaderPolicy<'_> {
     /// The effective window: on allow, until the limit is fresh, or for a sliding counter until one more unit is free; on
     /// deny, until this cost would pass. None where a client cannot wait for it: a slot in use, a cost that can never pass.
-    pub(crate) fn effective_window(&self) -> Option<Micros> {
+    #[inline]
+    pub fn effective_window(&self) -> Option<Micros> {
         match (self.quota, self.retry) {
             (PolicyQuota::Concurrent { .. } | PolicyQuota::Banned, _) | (_, Some(Retry::Unknown | Retry::Never)) => {
                 None
@@ -70,7 +89,8 @@ impl HeaderPolicy<'_> {
 
 impl PolicyQuota {
     /// The quota of a limit; none is a limit of zero.
-    pub(crate) fn from_limit(limit: Option<&Limit>) -> Self {
+    #[inline]
+    pub fn from_limit(limit: Option<&Limit>) -> Self {
         let window = |units, rate: Rate| Self::Window {
             units,
             window_s: fill_s(units, rate),
@@ -91,7 +111,8 @@ impl PolicyQuota {
     }
 
     /// The number of units.
-    pub(crate) const fn units(self) -> u64 {
+    #[inline]
+    pub const fn units(self) -> u64 {
         match self {
             Self::Window { units, .. } => units,
             Self::Concurrent { slots } => slots,
@@ -104,6 +125,7 @@ impl PolicyQuota {
 ///
 /// Units of the previous window decay evenly until the current one ends. Units of the current window stay until then and
 /// decay evenly in the next: so if all are of the current one, the first of `used` is free after that part of the next.
+#[inline]
 fn next_unit_bound(limit: &Limit, standing: &Standing) -> Option<Micros> {
     let Limit::SlidingCounter(counter) = limit else {
         return None;
@@ -118,6 +140,7 @@ fn next_unit_bound(limit: &Limit, standing: &Standing) -> Option<Micros> {
 }
 
 /// The seconds in which `units` refill at this rate, rounded up; at least one.
+#[inline]
 fn fill_s(units: u64, rate: Rate) -> u64 {
     // A window of any capacity fills in its period, also one of zero.
     if units == rate.units() || rate.units() == 0 {
@@ -134,7 +157,8 @@ fn fill_s(units: u64, rate: Rate) -> u64 {
 }
 
 /// Whole seconds, rounded up: a client that retries early is denied again.
-pub(crate) const fn seconds_ceil(span: Micros) -> u64 {
+#[inline]
+pub const fn seconds_ceil(span: Micros) -> u64 {
     span.get().div_ceil(1_000_000)
 }
 

@@ -1,22 +1,50 @@
 //! The `Retry-After` header: seconds, or a date. Core rounds and spreads the wait.
 
-use crate::server::headers::seconds_ceil;
-use crate::server::http::settings::{RetryAfter, RetryAfterFormat};
+use super::policy::seconds_ceil;
 use std::time::{Duration, UNIX_EPOCH};
 use tollgate_limiter::core::protect::retry_after_s;
 use tollgate_limiter::core::{Micros, Retry, Timestamp};
+
+/// The form of `Retry-After`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetryAfter {
+    /// The most jitter as a part of the wait, in millionths, so that denied clients do not retry at once.
+    pub jitter_ppm: u32,
+    /// Seconds, a date, or no header.
+    pub format: RetryAfterFormat,
+    /// True if denied callers of a limit without `per` return one after the other, rather than all at once.
+    pub spread: bool,
+    /// The longest extra wait that spreading causes.
+    pub spread_max: Micros,
+}
+
+/// The forms of `Retry-After`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetryAfterFormat {
+    /// `Retry-After: 17`: needs no synchronized clocks.
+    Seconds,
+    /// `Retry-After: Sun, 15 Nov 2026 22:34:22 GMT`.
+    Date,
+    /// Not sent.
+    None,
+}
+
+impl Default for RetryAfter {
+    fn default() -> Self {
+        Self {
+            jitter_ppm: 100_000,
+            format: RetryAfterFormat::Seconds,
+            spread: true,
+            spread_max: Micros::from_secs(60),
+        }
+    }
+}
 
 /// The value of `Retry-After` for a denied attempt; none if it can never pass, or the header is disabled.
 ///
 /// The wait is the exact one and `extra`, which spreads the callers of a shared limit. It is extended by a random part of
 /// the jitter, `fraction` of 2^32, and never shortened. It is at least one second: zero would invite a busy loop.
-pub(crate) fn retry_after(
-    settings: RetryAfter,
-    retry: Retry,
-    extra: Micros,
-    now: Timestamp,
-    fraction: u32,
-) -> Option<String> {
+pub fn retry_after(settings: RetryAfter, retry: Retry, extra: Micros, now: Timestamp, fraction: u32) -> Option<String> {
     let wait = match retry {
         Retry::After(wait) => wait,
         Retry::Unknown => Micros::ZERO,

@@ -11,7 +11,7 @@ fn only_rules_whose_callers_share_a_counter_have_queues() {
         "rules:\n- { id: shared, limit: 10/s }\n- { id: single, limit: 10/s, per: user }\n\
          - { id: chosen, limit: 10/s, per: endpoint, spread: true }\n- { id: never, limit: 10/s, spread: false }\n",
     );
-    let state = RetryQueues::default().rule_state(&rules);
+    let state = RetryQueues::default().rule_queues(&rules);
     assert_eq!(
         state.0.iter().map(Option::is_some).collect::<Vec<_>>(),
         [true, false, true, false]
@@ -103,7 +103,7 @@ fn extra(
     let plan = rules.plan(&attempt, |_, _| ());
     let line = plan.lines.first().expect("a rule that matches");
     let caller = queues.caller_hash(line.rule, &attempt, RetryCaller::Attributes);
-    let queue = state.0[rule_index(rules, line.rule)].as_ref().expect("a queue");
+    let queue = state.0[rules.index_of(line.rule)].as_ref().expect("a queue");
     let limit = line.window.expect("a window").limit();
     let cost = line.rule.charged_cost(&attempt);
     let denial = RetryDenial {
@@ -121,7 +121,7 @@ fn extra(
 fn a_large_cost_makes_nobody_else_wait_as_long() {
     let rules = rule_set("rules:\n- { id: tokens, limit: 60000/min, cost: { attribute: bytes } }\n");
     let queues = RetryQueues::default();
-    let state = queues.rule_state(&rules);
+    let state = queues.rule_queues(&rules);
     for _ in 0..10 {
         state.0[0].as_ref().expect("a queue").count(cost(100));
     }

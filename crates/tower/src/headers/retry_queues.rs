@@ -3,27 +3,20 @@
 //! It is with the writer of `Retry-After` and not in a store, so that denials of the near cache are covered. A denial takes a
 //! lock for about a hundred nanoseconds; an allowed attempt is only counted, and only where costs differ or slots are held.
 
-use crate::server::observers::{ObservedVerdict, VerdictEvent, VerdictObserver};
-use crate::server::telemetry::rule_index;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::gauge::ConstGauge;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use tollgate_limiter::Direction;
 use tollgate_limiter::clock::{StartTime, Stopwatch};
 use tollgate_limiter::core::protect::{RetryDenial, RetrySpread, return_interval};
-use tollgate_limiter::core::rules::{Attempt, Rule, RuleSet, Ruling};
+use tollgate_limiter::core::rules::{Attempt, Rule, RuleSet, Ruling, Verdict};
 use tollgate_limiter::core::{Cost, Limit, Micros, Retry};
 
 /// The virtual queues of one server.
 #[derive(Debug)]
-pub(crate) struct RetryQueues {
+pub struct RetryQueues {
     spread: Mutex<RetrySpread>,
     /// Keyed, as attributes are chosen by callers.
     hash: RandomState,
@@ -35,11 +28,11 @@ pub(crate) struct RetryQueues {
 
 /// The rules of one rule set whose retries may be spread.
 #[derive(Debug)]
-pub(crate) struct RuleQueues(Box<[Option<Arc<RuleQueue>>]>);
+pub struct RuleQueues(Box<[Option<Arc<RuleQueue>>]>);
 
 /// The caller that a return time belongs to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum RetryCaller {
+pub enum RetryCaller {
     /// Everything the attempt says: the peer is a gateway or a service.
     Attributes,
     /// A client address; of IPv6, its /64 network.
@@ -49,9 +42,9 @@ pub(crate) enum RetryCaller {
 /// The id of a rule, and its domain unless that is `default`.
 type RuleName = (Box<str>, Option<Box<str>>);
 
-/// The rule as its queues need it.
+/// The rule, or the limit in code, as its queues need it.
 #[derive(Debug, Default)]
-struct RuleQueue {
+pub(crate) struct RuleQueue {
     /// True once an attempt of another cost than one was admitted: until then the mean is one, and only the first attempts are
     /// counted, for the mean afterwards.
     has_costs: AtomicBool,
@@ -60,6 +53,20 @@ struct RuleQueue {
     slots: RecentCount,
     /// The return time of the last caller, in microseconds since the start.
     until_us: AtomicU64,
+}
+
+/// The denial by a limit that has a queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueueDenial<'a> {
+    pub(crate) queue: &'a RuleQueue,
+    pub(crate) limit: &'a Limit,
+    pub(crate) retry: Option<Retry>,
+    pub(crate) cost: Cost,
+    /// The counter and the caller, as keyed hashes.
+    pub(crate) counter: u64,
+    pub(crate) caller: u64,
+    pub(crate) instances: NonZeroU64,
+    pub(crate) extra_max: Micros,
 }
 
 /// Slots that were taken, by second, in the last ten seconds. Each is given back once, so that over a while as many end.
@@ -87,7 +94,7 @@ impl Default for RetryQueues {
 
 impl RetryQueues {
     /// The extra wait of a denied attempt.
-    pub(crate) fn extra(
+    pub fn extra(
         &self,
         state: &RuleQueues,
         rules: &RuleSet,
@@ -95,31 +102,43 @@ impl RetryQueues {
         denial: &SpreadDenial<'_>,
     ) -> Micros {
         let ruling = denial.ruling;
-        let (Some(Some(queue)), Some(window), Some(decision)) = (
-            state.0.get(rule_index(rules, ruling.rule)),
-            ruling.window,
-            ruling.decision,
-        ) else {
+        let (Some(Some(queue)), Some(window), Some(decision)) =
+            (state.0.get(rules.index_of(ruling.rule)), ruling.window, ruling.decision)
+        else {
             return Micros::ZERO;
         };
         let limit = window.limit();
-        let wait = match (decision.retry(), limit) {
-            (Some(Retry::After(wait)), _) => wait,
-            (Some(Retry::Unknown), Limit::Concurrency(_)) => Micros::ZERO,
-            // Never, or not for a time that is known.
-            _ => return Micros::ZERO,
-        };
-        let now = self.now();
-        let cost = ruling.rule.charged_cost(attempt);
         let variant = ruling.variant.key();
         let mut counter = self.hash.build_hasher();
         (ruling.rule.domain(), ruling.rule.id(), variant, window.name()).hash(&mut counter);
         // A subject with another limit has another counter, and a changed limit starts a new queue.
         limit.hash(&mut counter);
         ruling.rule.hash_subject(attempt, &mut counter);
-        let retry_denial = RetryDenial {
+        self.extra_in(&QueueDenial {
+            queue,
+            limit,
+            retry: decision.retry(),
+            cost: ruling.rule.charged_cost(attempt),
             counter: std::hash::Hasher::finish(&counter),
             caller: self.caller_hash(ruling.rule, attempt, denial.caller),
+            instances: denial.instances,
+            extra_max: denial.extra_max,
+        })
+    }
+
+    /// The extra wait of a denial by a limit that has this queue.
+    pub(crate) fn extra_in(&self, denial: &QueueDenial<'_>) -> Micros {
+        let &QueueDenial { queue, limit, cost, .. } = denial;
+        let wait = match (denial.retry, limit) {
+            (Some(Retry::After(wait)), _) => wait,
+            (Some(Retry::Unknown), Limit::Concurrency(_)) => Micros::ZERO,
+            // Never, or not for a time that is known.
+            _ => return Micros::ZERO,
+        };
+        let now = self.now();
+        let retry_denial = RetryDenial {
+            counter: denial.counter,
+            caller: denial.caller,
             wait: Micros::new(wait.get().saturating_sub(queue.excess(limit, cost).get())),
             interval: queue.interval(limit, cost, denial.instances, now),
             extra_max: denial.extra_max,
@@ -132,6 +151,21 @@ impl RetryQueues {
         let until_us = now.get().saturating_add(length.get());
         queue.until_us.fetch_max(until_us, Ordering::Relaxed);
         extra
+    }
+
+    /// Counts an admitted request of a limit that has this queue.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn count_in(&self, queue: &RuleQueue, limit: &Limit, cost: Cost) {
+        queue.count(cost);
+        if matches!(limit, Limit::Concurrency(_)) {
+            queue.slots.add(self.now(), cost.get());
+        }
+    }
+
+    /// A keyed hash.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn hash(&self, value: impl Hash) -> u64 {
+        self.hash.hash_one(value)
     }
 
     fn caller_hash(&self, rule: &Rule, attempt: &Attempt<'_>, caller: RetryCaller) -> u64 {
@@ -147,11 +181,18 @@ impl RetryQueues {
                     self.hash.hash_one((attribute.name, attribute.value)).wrapping_add(sum)
                 })
             }
-            RetryCaller::Address(IpAddr::V6(address)) if address.to_ipv4_mapped().is_none() => {
+            RetryCaller::Address(address) => self.address_hash(address),
+        }
+    }
+
+    /// A keyed hash of an address; of IPv6, of its /64 network.
+    pub(crate) fn address_hash(&self, address: IpAddr) -> u64 {
+        match address.to_canonical() {
+            IpAddr::V6(address) => {
                 let network = u128::from(address) >> 64 << 64;
                 self.hash.hash_one(Ipv6Addr::from(network))
             }
-            RetryCaller::Address(address) => self.hash.hash_one(address.to_canonical()),
+            address @ IpAddr::V4(_) => self.hash.hash_one(address),
         }
     }
 
@@ -159,48 +200,22 @@ impl RetryQueues {
         Micros::new(self.stopwatch.elapsed_ns(self.started) / 1_000)
     }
 
-    pub(in crate::server) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let mut gauge = encoder.encode_descriptor(
-            "tollgate_retry_queue_seconds",
-            "Time until the last denied caller of a shared limit was asked to return, by rule.",
-            None,
-            MetricType::Gauge,
-        )?;
+    /// Reports the rules with a queue, and the time until its last caller returns: the rule, its domain unless that is
+    /// `default`, and the time.
+    pub fn lengths(&self, mut report: impl FnMut(&str, Option<&str>, Micros)) {
         let now_us = self.now().get();
         let by_rule = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
         for ((rule, domain), queue) in &*by_rule {
-            let mut labels = vec![("rule", &**rule)];
-            labels.extend(domain.as_deref().map(|domain| ("domain", domain)));
             let left_us = queue.until_us.load(Ordering::Relaxed).saturating_sub(now_us);
             // Rules are many, and queues few.
-            if left_us == 0 {
-                continue;
+            if left_us > 0 {
+                report(rule, domain.as_deref(), Micros::new(left_us));
             }
-            let seconds = i64::try_from(left_us.div_ceil(1_000_000)).unwrap_or(i64::MAX);
-            ConstGauge::new(seconds).encode(gauge.encode_family(&labels)?)?;
         }
-        Ok(())
     }
-}
 
-/// The denial of an attempt, for spreading.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SpreadDenial<'a> {
-    /// The ruling that the response speaks for.
-    pub(crate) ruling: &'a Ruling<'a>,
-    /// The caller.
-    pub(crate) caller: RetryCaller,
-    /// The number of instances that share the limit.
-    pub(crate) instances: NonZeroU64,
-    /// The longest extra wait.
-    pub(crate) extra_max: Micros,
-}
-
-impl VerdictObserver for RetryQueues {
-    type RuleState = RuleQueues;
-
-    /// A rule that already existed keeps its costs.
-    fn rule_state(&self, rules: &RuleSet) -> RuleQueues {
+    /// Prepares for the attempts of a rule set. A rule that already existed keeps its costs.
+    pub fn rule_queues(&self, rules: &RuleSet) -> RuleQueues {
         let mut by_rule = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
         let mut next: BTreeMap<RuleName, Arc<RuleQueue>> = BTreeMap::new();
         let mut queue = |rule: &Rule| {
@@ -217,19 +232,14 @@ impl VerdictObserver for RetryQueues {
         RuleQueues(queues)
     }
 
+    /// Counts an admitted attempt, for the mean cost and the rate at which slots end.
     #[inline]
-    fn record(&self, state: &RuleQueues, event: &VerdictEvent<'_>) {
-        let (Direction::Consume, ObservedVerdict::Rules(verdict)) = (event.direction, event.verdict) else {
-            return;
-        };
-        if !event.request_allowed {
-            return;
-        }
+    pub fn count_admitted(&self, state: &RuleQueues, rules: &RuleSet, attempt: &Attempt<'_>, verdict: &Verdict<'_>) {
         for ruling in &verdict.rulings {
-            let Some(Some(queue)) = state.0.get(rule_index(event.rules, ruling.rule)) else {
+            let Some(Some(queue)) = state.0.get(rules.index_of(ruling.rule)) else {
                 continue;
             };
-            let cost = ruling.rule.charged_cost(event.attempt);
+            let cost = ruling.rule.charged_cost(attempt);
             queue.count(cost);
             if ruling
                 .window
@@ -239,6 +249,19 @@ impl VerdictObserver for RetryQueues {
             }
         }
     }
+}
+
+/// The denial of an attempt, for spreading.
+#[derive(Clone, Copy, Debug)]
+pub struct SpreadDenial<'a> {
+    /// The ruling that the response speaks for.
+    pub ruling: &'a Ruling<'a>,
+    /// The caller.
+    pub caller: RetryCaller,
+    /// The number of instances that share the limit.
+    pub instances: NonZeroU64,
+    /// The longest extra wait.
+    pub extra_max: Micros,
 }
 
 impl RuleQueue {
