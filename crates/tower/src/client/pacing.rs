@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::protect::{
-    Clearance, ExchangeOutcome, PaceLimit, Pacer, PacerConfig, PolicyReport, Repeatability, ResponseSummary,
-    RetryDecision,
+    Clearance, ExchangeOutcome, PaceLimit, Pacer, PacerConfig, PolicyReport, PolicySource, Repeatability,
+    ResponseSummary, RetryDecision,
 };
 use tollgate_limiter::core::{Micros, Timestamp};
 use tollgate_limiter::store::Store;
@@ -45,6 +45,7 @@ struct Inner<S: Store> {
     keys: RandomState,
     wait_max: Micros,
     transit: Micros,
+    policies: PolicySource,
 }
 
 /// A request that was sent. It counts as cancelled when it is dropped without a result.
@@ -81,6 +82,7 @@ impl<S: Store> Pacing<S> {
             keys: RandomState::new(),
             wait_max: config.wait_max,
             transit: config.transit,
+            policies: config.policies,
         };
         Self { inner: Arc::new(inner) }
     }
@@ -182,13 +184,14 @@ impl<S: Store> SentRequest<S> {
         let inner = &*self.inner;
         let wall = inner.wall.now();
         let headers = exchange.response.map(|(_, headers)| headers);
+        let learns = headers.filter(|_| inner.policies == PolicySource::Learned);
         let response = ResponseSummary {
             sent_at: self.sent_at,
             attempt: exchange.attempt,
             outcome: outcome(exchange.response.map(|(status, _)| status)),
             repeatability: exchange.repeatability,
             retry_after: headers.and_then(|headers| PolicyLearner::retry_after(headers, wall)),
-            policies: headers.map_or_else(Vec::new, |headers| PolicyLearner::policies(headers, wall)),
+            policies: learns.map_or_else(Vec::new, |headers| PolicyLearner::policies(headers, wall)),
         };
         inner.pacer().after(inner.now(), self.key, response, fastrand::u32(..))
     }
