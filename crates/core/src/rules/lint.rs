@@ -97,7 +97,7 @@ fn lint_rule(rule: &Rule, problems: &mut Vec<Problem>) {
     }
 }
 
-/// Warns of a reserve that nobody may use, or that everybody may.
+/// Warns of a reserve that no attempt may use, or that every caller may.
 fn lint_reserve(rule: &Rule, reserve: &Reserve, known: &KnownAttributes, problems: &mut Vec<Problem>) {
     let mut warn = |text: &str, hint: &str| {
         let text = format!("rule `{}` {text}", rule.id);
@@ -126,7 +126,7 @@ fn lint_reserve(rule: &Rule, reserve: &Reserve, known: &KnownAttributes, problem
     let is_from_header = |condition: &Condition| known.from_headers.iter().any(|name| **name == *condition.attribute);
     if reserve.conditions().iter().all(is_from_header) {
         warn(
-            "has a reserve for whoever sends a header: its `for` tests nothing else",
+            "has a reserve for every caller that sends a header: its `for` tests nothing else",
             "test also what callers cannot choose, such as `endpoint`, or let the gateway overwrite the header",
         );
     }
@@ -449,11 +449,11 @@ mod tests {
     }
 
     #[test]
-    fn a_reserve_for_whoever_sends_a_header_is_reported() {
+    fn a_reserve_that_depends_on_a_header_is_reported() {
         for conditions in ["{ tier: critical }", "{ tier: critical, kind: live }"] {
             let text = warnings(conditions);
             assert!(
-                text.contains("rule `r` has a reserve for whoever sends a header"),
+                text.contains("rule `r` has a reserve for every caller that sends a header"),
                 "{text}"
             );
         }

@@ -101,7 +101,7 @@ impl ReserveLoad {
     }
 }
 
-/// Whether attempts may use the reserve.
+/// The attempts that may use the reserve, and all others.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum AttemptClass {
     Critical,
