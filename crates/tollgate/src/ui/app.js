@@ -1,7 +1,7 @@
 // @ts-check
 // The shell: navigation, the router on the hash, logins, the theme, search.
 
-import { debounce, h, link, newId, parseSubject, preference, put, setPreference } from "./core.js";
+import { debounce, h, link, newId, parseSubject, preference, put, setPreference, subjectLink } from "./core.js";
 import { Problem, alerts, api, feed, session } from "./api.js";
 import { button, dialog, empty, failure, field, formOf, icon, input, loading, mark, toast, toastProblem } from "./components.js";
 
@@ -307,7 +307,7 @@ function openSearch() {
     const text = field.value.trim();
     const subject = parseSubject(text);
     active = 0;
-    found = [...(subject && session.can("subjects") ? [{ href: link("subject", subject), label: text, note: "explain this subject", icon: "subject" }] : []), ...pages(text)];
+    found = [...(subject && session.can("subjects") ? [{ href: subjectLink("", subject), label: text, note: "explain this subject", icon: "subject" }] : []), ...pages(text)];
     draw();
     if (text) rules(text);
   };

@@ -142,6 +142,25 @@ export function subjectText(subject) {
 }
 
 /**
+ * The page of a subject as a link. An attribute may have the name of the parameter of the domain: then it has a prefix.
+ * @param {string | null | undefined} domain
+ * @param {Subject} subject
+ */
+export function subjectLink(domain, subject) {
+  const named = Object.entries(subject).map(([name, value]) => [name === "domain" || name.startsWith(PREFIX) ? PREFIX + name : name, value]);
+  return link("subject", { domain: domain === "default" ? "" : domain, ...Object.fromEntries(named) });
+}
+
+/** The domain and the attributes of such a link. @param {URLSearchParams} params @returns {{domain: string, attributes: Subject}} */
+export function linkedSubject(params) {
+  const attributes = [...params].filter(([name]) => name !== "domain").map(([name, value]) => [name.startsWith(PREFIX) ? name.slice(PREFIX.length) : name, value]);
+  return { domain: params.get("domain") || "default", attributes: Object.fromEntries(attributes) };
+}
+
+/** Before names of attributes that are something else in a link. */
+const PREFIX = "attribute.";
+
+/**
  * The subject in a text such as `merchant=m_42 region=eu` or `merchant=m_42, region=eu`; null if it is none.
  * @param {string} text
  * @returns {Subject | null}

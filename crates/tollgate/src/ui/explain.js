@@ -1,7 +1,7 @@
 // @ts-check
 // An explanation as `/v1/explain` returns it, and the changes of one subject that start from it.
 
-import { dateTime, duration, h, link, count, subjectText } from "./core.js";
+import { dateTime, duration, h, link, count, subjectLink, subjectText } from "./core.js";
 import { api } from "./api.js";
 import { badge, button, code, confirm, field, formDialog, input, keyValues, linkButton, mark, modeBadge, reasonField, select, subject as subjectCode, toast } from "./components.js";
 
@@ -292,4 +292,4 @@ export function doubledLimit(text) {
 export const sameSubject = (one, other) => JSON.stringify(Object.entries(one).sort()) === JSON.stringify(Object.entries(other).sort());
 
 /** The page of a subject as a link. @param {string} domain @param {Subject} subject */
-export const subjectLink = (domain, subject) => linkButton("Open the subject", link("subject", { ...(domain === "default" ? {} : { domain }), ...subject }), { icon: "subject" });
+export const subjectButton = (domain, subject) => linkButton("Open the subject", subjectLink(domain, subject), { icon: "subject" });

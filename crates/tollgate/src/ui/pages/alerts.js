@@ -2,7 +2,7 @@
 // Alerts: what fires, what is silenced, what is over; and the webhooks that carry them.
 
 import "../pages_style.js";
-import { ago, count, dateTime, duration, h, link, put, time } from "../core.js";
+import { ago, count, dateTime, duration, h, link, put, subjectLink, time } from "../core.js";
 import { api, feed } from "../api.js";
 import { badge, button, card, code, confirm, empty, failure, formDialog, loading, mark, pageHeader, reasonField, segmented, subject, toast } from "../components.js";
 import { timeOf, untilField } from "../writes.js";
@@ -69,7 +69,7 @@ export async function show(page) {
         "p",
         { class: "alert-facts" },
         alert.rule && h("a", { href: link("rule", { domain: alert.domain, id: alert.rule }) }, code(`${alert.domain}/${alert.rule}`)),
-        alert.subject && (page.can("subjects") ? h("a", { href: link("subject", { domain: alert.domain, ...alert.subject }) }, subject(alert.subject)) : subject(alert.subject)),
+        alert.subject && (page.can("subjects") ? h("a", { href: subjectLink(alert.domain, alert.subject) }, subject(alert.subject)) : subject(alert.subject)),
         alert.kind.endsWith("_jump") && typeof alert.value === "number" && typeof alert.baseline === "number" && h("span", null, `${count(alert.value)} a minute, usually ${count(alert.baseline)}`),
         h("span", { class: "faint" }, alert.resolved_at ? [time(alert.since), `, for ${duration(alert.resolved_at - alert.since)}`] : ["since ", time(alert.since, "ago")].flat()),
         alert.silenced_until && h("span", { class: "faint" }, `silenced until ${dateTime(alert.silenced_until)}`),

@@ -4,7 +4,7 @@
 import { clock, count, duration, h, put, rate, subjectText } from "../core.js";
 import { api, feed } from "../api.js";
 import { badge, button, code, dialog, empty, failure, keyValues, loading, mark, pageHeader, searchField, segmented, stat, subject } from "../components.js";
-import { explanationView, subjectActions, subjectLink } from "../explain.js";
+import { explanationView, subjectActions, subjectButton } from "../explain.js";
 import { SOURCES } from "./overview.js";
 
 export const title = "Live";
@@ -185,7 +185,7 @@ async function openDecision(page, one) {
     return;
   }
   const below = h("div", { class: "stack" }, loading(4));
-  put(content, facts, h("div", { class: "actions" }, subjectLink(one.domain, one.attributes)), h("h3", null, "As it is now"), below);
+  put(content, facts, h("div", { class: "actions" }, subjectButton(one.domain, one.attributes)), h("h3", null, "As it is now"), below);
   const load = async () => {
     try {
       const explanation = await api.post("explain", { body: { domain: one.domain, attributes: one.attributes, cost: one.cost } });

@@ -2,7 +2,7 @@
 // Override rows: the limit of one subject under one rule. Search, edits in place, imports and exports.
 
 import "../pages_style.js";
-import { dateTime, h, link, parseSubject, put, subjectText, time } from "../core.js";
+import { dateTime, h, link, parseSubject, put, subjectLink, subjectText, time } from "../core.js";
 import { Problem, api } from "../api.js";
 import { badge, button, card, confirm, empty, field, formDialog, input, pageHeader, reasonField, searchField, segmented, subject, table, toast } from "../components.js";
 import { download, editActions, editByKeys, importDialog, localValue, rowActions, timeOf, untilField, write } from "../writes.js";
@@ -35,7 +35,7 @@ export async function show(page) {
     label: "Override rows",
     columns: [
       { key: "rule", label: "Rule", sort: (/** @type {Row} */ row) => `${row.domain}/${row.rule}`, cell: (row) => [h("a", { href: link("rule", { domain: row.domain, id: row.rule }) }, h("code", null, `${row.domain}/${row.rule}`)), row.orphan && badge("warning", "no such rule", { title: "It is kept, and applies when the rule returns" })] },
-      { key: "subject", label: "Subject", sort: (row) => subjectText(row.subject), cell: (row) => (can("subjects") ? h("a", { href: link("subject", { domain: row.domain, ...row.subject }) }, subject(row.subject)) : subject(row.subject)) },
+      { key: "subject", label: "Subject", sort: (row) => subjectText(row.subject), cell: (row) => (can("subjects") ? h("a", { href: subjectLink(row.domain, row.subject) }, subject(row.subject)) : subject(row.subject)) },
       { key: "terms", label: "Limit", cell: (row) => (row === edited ? input("terms", { value: row.terms, class: "mono", "aria-label": "Limit", required: true, maxlength: 1024 }) : [h("code", { class: "terms" }, row.terms), row.rejected && badge("critical", "not used", { title: row.rejected })]) },
       { key: "until", label: "Until", sort: (row) => row.expires_at || Infinity, cell: (row) => (row === edited ? h("input", { type: "datetime-local", name: "until", value: localValue(row.expires_at), "aria-label": "Until" }) : row.expires_at ? time(row.expires_at) : h("span", { class: "faint" }, "no end")) },
       { key: "note", label: "Note", priority: 3, cell: (row) => (row === edited ? [input("note", { value: row.note, "aria-label": "Note", placeholder: "note", maxlength: 500 }), input("reason", { "aria-label": "Reason of the change", placeholder: "reason of the change", maxlength: 500 })] : row.note || h("span", { class: "faint" }, "–")) },

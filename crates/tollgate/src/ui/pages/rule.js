@@ -1,7 +1,7 @@
 // @ts-check
 // One rule: what it decides, whom it denies, its overrides, its history, its text.
 
-import { count, h, link, parseSubject, percent, put, rate, subjectText, time } from "../core.js";
+import { count, h, link, parseSubject, percent, put, rate, subjectLink, subjectText, time } from "../core.js";
 import { api, feed, sendCheck } from "../api.js";
 import { badge, button, card, code, codeBlock, copyButton, empty, failure, field, formDialog, input, keyValues, linkButton, modeBadge, pageHeader, segmented, shareBar, stat, subject as subjectCode, table, tabs, toastProblem } from "../components.js";
 import { chart, heatStrip } from "../charts.js";
@@ -141,7 +141,7 @@ function topRefused(page, rule) {
     label: "Top refused subjects",
     load: async (_, signal) => ({ items: (await api.get("top", { domain: rule.domain, rule: rule.id, minutes: 15, limit: 20 }, signal)).items }),
     columns: [
-      { key: "subject", label: "Subject", cell: (item) => (isNamed ? h("a", { href: link("subject", { domain: rule.domain === "default" ? "" : rule.domain, ...item.subject }) }, subjectCode(item.subject)) : subjectCode(item.subject)) },
+      { key: "subject", label: "Subject", cell: (item) => (isNamed ? h("a", { href: subjectLink(rule.domain, item.subject) }, subjectCode(item.subject)) : subjectCode(item.subject)) },
       { key: "denied", label: "Denials", numeric: true, title: "Between these bounds", cell: (item) => (item.lower === item.upper ? count(item.lower) : `${count(item.lower)} – ${count(item.upper)}`) },
       { key: "share", label: "Share", numeric: true, priority: 2, cell: (item) => shareBar(percent(item.share_ppm, 1_000_000), item.share_ppm / 1_000_000, "deny") },
       { key: "actions", label: "", title: "Actions", priority: 2, cell: act },

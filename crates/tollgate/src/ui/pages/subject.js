@@ -1,8 +1,8 @@
 // @ts-check
 // One subject: every rule met or not and why, its counters, overrides and attributes, recent denials; and what can be done for it.
 
-import { clock, h, link, parseSubject, put, subjectText, time } from "../core.js";
-import { api, feed } from "../api.js";
+import { clock, h, link, linkedSubject, parseSubject, put, subjectLink, subjectText, time } from "../core.js";
+import { Problem, api, feed } from "../api.js";
 import { badge, button, card, code, empty, failure, field, formOf, input, linkButton, loading, pageHeader, subject as subjectCode, table } from "../components.js";
 import { explanationView, forgetDialog, overrideDialog, removeRowDialog, subjectActions } from "../explain.js";
 
@@ -10,8 +10,7 @@ export const title = "Subject";
 
 /** @param {import("../app.js").Page} page */
 export async function show(page) {
-  const { domain: given, ...attributes } = Object.fromEntries(page.params);
-  const domain = given ?? "default";
+  const { domain, attributes } = linkedSubject(page.params);
   const text = Object.entries(attributes).map(([name, value]) => `${name}=${value}`).join(" ");
   const ask = formOf(
     h(
@@ -25,7 +24,7 @@ export async function show(page) {
       submit: (values) => {
         const found = parseSubject(values.text);
         if (!found) throw new Error("write it as name=value, several with spaces between them");
-        const to = link("subject", { ...(values.domain && values.domain !== "default" ? { domain: values.domain } : {}), ...found });
+        const to = subjectLink(values.domain, found);
         if (location.hash === to) page.reload();
         else location.hash = to;
       },
@@ -53,7 +52,9 @@ export async function show(page) {
 
   async function load() {
     try {
-      const found = await api.get("subject", { domain: domain === "default" ? "" : domain, ...attributes }, page.signal);
+      // It would be read as the domain of the rules.
+      if ("domain" in attributes) throw new Problem(0, { code: "malformed", detail: "a subject with an attribute named `domain` cannot be shown; ask POST /v1/explain" });
+      const found = await api.get("subject", { ...attributes, domain: domain === "default" ? "" : domain }, page.signal);
       put(explained, explanationView(found.explanation, (trace) => subjectActions(page, trace, found.rows, load)));
       drawSide(found);
     } catch (error) {
@@ -136,7 +137,7 @@ async function suggestions() {
     label: "Subjects that are denied most",
     load: async (_, signal) => ({ items: (await api.get("top", { minutes: 15, limit: 10 }, signal)).items }),
     columns: [
-      { key: "subject", label: "Subject", cell: (item) => h("a", { href: link("subject", { ...(item.domain === "default" ? {} : { domain: item.domain }), ...item.subject }) }, code(subjectText(item.subject))) },
+      { key: "subject", label: "Subject", cell: (item) => h("a", { href: subjectLink(item.domain, item.subject) }, code(subjectText(item.subject))) },
       { key: "rule", label: "Rule", cell: (item) => h("a", { href: link("rule", { domain: item.domain, id: item.rule }) }, item.rule) },
       { key: "denied", label: "Denials", numeric: true, cell: (item) => item.upper.toLocaleString() },
     ],
