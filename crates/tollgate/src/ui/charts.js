@@ -10,7 +10,8 @@ import { button, mark } from "./components.js";
  * @typedef {{at: number, text: string, href?: string}} Mark
  * @typedef {{start: number, step: number, series: Series[], marks?: Mark[]}} Data
  * @typedef {{title: string, form?: "line" | "area" | "bar", height?: number, format?: (value: number | null | undefined) => string,
- *   unit?: string, summary?: (data: Data) => string, legend?: boolean, hidesTitle?: boolean, log?: boolean}} Settings
+ *   unit?: string, summary?: (data: Data) => string, legend?: boolean, hidesTitle?: boolean, log?: boolean,
+ *   signal: AbortSignal}} Settings `signal` ends it with its page
  */
 
 /** The most points of one series; the server sends no more than 1,440. */
@@ -74,11 +75,8 @@ export function chart(settings) {
     draw();
   });
   observer.observe(plot);
-  // A chart of a page that was left is collected with its element.
-  document.addEventListener("visibilitychange", function visible() {
-    if (!element.isConnected) document.removeEventListener("visibilitychange", visible);
-    else if (!document.hidden) redraw();
-  });
+  document.addEventListener("visibilitychange", () => document.hidden || redraw(), { signal: settings.signal });
+  settings.signal.addEventListener("abort", () => observer.disconnect());
 
   /** @param {number} index */
   const x = (index) => margin.left + (index * (width - margin.left - margin.right)) / Math.max(points() - 1, 1);

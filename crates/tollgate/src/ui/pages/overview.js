@@ -39,8 +39,8 @@ export async function show(page) {
     decision: stat("Decision p99", { title: "Time to decide a check, 99th percentile", chart: sparks.decision.element }),
     store: stat("Store p99", { title: "Time of a call to the shared store, 99th percentile", chart: sparks.store.element }),
   };
-  const traffic = chart({ title: "Checks per second", form: "area", height: 230, unit: " per second" });
-  const latency = chart({ title: "Latency", form: "line", height: 170, format: micros, log: true });
+  const traffic = chart({ title: "Checks per second", form: "area", height: 230, unit: " per second", signal: page.signal });
+  const latency = chart({ title: "Latency", form: "line", height: 170, format: micros, log: true, signal: page.signal });
   const sources = shares("Checks by source");
   const first = h("div", { hidden: true });
   const revision = card("Live rules", {});

@@ -22,7 +22,7 @@ export async function show(page) {
   const tiles = { checks: stat("Checks per second"), denied: stat("Denied", { kind: rule.mode === "shadow" ? "shadow" : "deny" }), near: stat("Close to the limit", { title: "Decisions that left less than a fifth of the limit, in the last minute" }) };
   const bands = h("div", { class: "bands" });
   const variants = h("div", { hidden: true });
-  const traffic = chart({ title: "Decisions per second", form: "area", height: 220, unit: " per second" });
+  const traffic = chart({ title: "Decisions per second", form: "area", height: 220, unit: " per second", signal: page.signal });
   put(
     page.root,
     pageHeader(domain === "default" ? id : `${domain}/${id}`, {
