@@ -148,6 +148,7 @@ export const session = new (class extends EventTarget {
 
   async logout() {
     await api.delete("session");
+    this.dispatchEvent(new Event("logout"));
     this.expire();
   }
 
@@ -317,6 +318,8 @@ class Feed extends EventTarget {
   #startPolling() {
     if (this.#poll) return;
     const poll = async () => {
+      // On the page of the login there is nothing to read.
+      if (!session.me) return;
       try {
         const series = await api.get("series", { range: "5m" });
         const at = series.start + series.step_ms * (series.series[0].values.length - 1);
@@ -371,9 +374,18 @@ export const alerts = new (class extends EventTarget {
   /** @type {any[] | null} */
   firing = null;
   #timer = 0;
+  #started = false;
 
+  /** Reads them for the caller who has just logged in. */
   start() {
+    this.firing = null;
     this.#read();
+    if (this.#started) return;
+    this.#started = true;
+    session.addEventListener("expired", () => {
+      clearTimeout(this.#timer);
+      this.firing = null;
+    });
     feed.addEventListener("alert", () => {
       clearTimeout(this.#timer);
       this.#timer = window.setTimeout(() => this.#read(), 500);
@@ -381,12 +393,13 @@ export const alerts = new (class extends EventTarget {
   }
 
   async #read() {
-    try {
-      this.firing = (await api.get("alerts", { state: "firing", limit: 100 })).items;
-    } catch {
-      // The page of alerts says why.
-      this.firing = null;
-    }
+    const { me } = session;
+    if (!me) return;
+    // The page of alerts says why they cannot be read.
+    const found = await api.get("alerts", { state: "firing", limit: 100 }).catch(() => null);
+    // What another caller may see is not for this one.
+    if (session.me !== me) return;
+    this.firing = found?.items ?? null;
     this.dispatchEvent(new Event("change"));
   }
 })();

@@ -36,7 +36,6 @@ const bar = h("header", { class: "bar" });
 const feedState = h("span", { class: "feed-state", role: "status" });
 /** Ends what the page that is shown has started. */
 let controller = new AbortController();
-let isStarted = false;
 
 // The router.
 
@@ -335,8 +334,7 @@ function start() {
   drawShell();
   drawFeedState();
   feed.start();
-  if (!isStarted) alerts.start();
-  isStarted = true;
+  alerts.start();
   route(false);
 }
 

@@ -3,7 +3,7 @@
 
 import "../pages_style.js";
 import { debounce, h, link, newId, put } from "../core.js";
-import { Problem, api } from "../api.js";
+import { Problem, api, session } from "../api.js";
 import { badge, button, card, checkbox, empty, failure, field, formDialog, input, loading, mark, pageHeader, planView, reasonField, segmented, select, toast, authored } from "../components.js";
 import { yamlEditor } from "../yaml_editor.js";
 import { asExperiment, asShadow, findItem, itemText } from "../yaml_text.js";
@@ -29,9 +29,14 @@ rules:
 
 /** What was not published yet; it survives a visit to another page. @type {Draft | null} */
 let kept = null;
+/** Who made it: another caller does not get it. */
+let keeper = "";
 /** The JSON Schema of rule files. @type {any} */
 let schema = null;
 
+session.addEventListener("logout", () => {
+  kept = null;
+});
 addEventListener("beforeunload", (event) => {
   if (kept?.isChanged) event.preventDefault();
 });
@@ -57,6 +62,7 @@ export async function show(page) {
 async function open({ params, signal }, live) {
   const wanted = params.get("version");
   const path = params.get("path") ?? "";
+  if (keeper !== caller()) kept = null;
   if (kept && (kept.isChanged || !wanted) && (!wanted || Number(wanted) === kept.from)) {
     if (kept.isChanged || kept.from === live) return { ...kept, path: path || kept.path };
   }
@@ -64,6 +70,8 @@ async function open({ params, signal }, live) {
   const version = await api.get("version", { number: wanted ?? "live" }, signal);
   return { from: version.number, state: version.live ? "live" : version.state, files: version.files, path, isChanged: false };
 }
+
+const caller = () => `${session.me?.kind} ${session.me?.name}`;
 
 class EditorPage {
   /** The set as the server last understood it. @type {any} */
@@ -191,6 +199,7 @@ class EditorPage {
     const was = this.draft.isChanged;
     this.draft.isChanged = true;
     kept = this.draft;
+    keeper = caller();
     if (!was) this.drawHead();
   }
 
