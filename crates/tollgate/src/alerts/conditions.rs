@@ -27,7 +27,7 @@ pub(super) struct ObservedStates {
     /// The age of the newest state that is not applied.
     pub(super) lag_seconds: u64,
     /// The time since which no source of managed rules answers.
-    pub(super) sources_away_ms: Option<u64>,
+    pub(super) sources_unavailable_ms: Option<u64>,
     pub(super) differ: bool,
     pub(super) forked: bool,
     pub(super) regressed: bool,
@@ -45,7 +45,7 @@ const ERROR_RATIO: u64 = 100;
 /// Fewer errors in a minute are no alert.
 const ERRORS_MIN: u64 = 10;
 const LAG_SECONDS_MAX: u64 = 60;
-const SOURCES_AWAY_MS_MAX: u64 = 5 * 60_000;
+const SOURCES_UNAVAILABLE_MS_MAX: u64 = 5 * 60_000;
 
 impl ObservedStates {
     /// The observation of these states with the counts of a minute.
@@ -121,12 +121,20 @@ pub(super) fn conditions(states: &ObservedStates) -> Vec<AlertCondition> {
         let lag = states.lag_seconds;
         let summary = format!("newer rules are known for {lag} s and not applied; see /readyz and the log");
         add(AlertKind::RulesStale, lag, LAG_SECONDS_MAX, summary);
-    } else if let Some(away_ms) = states.sources_away_ms.filter(|away_ms| *away_ms >= SOURCES_AWAY_MS_MAX) {
-        let seconds = away_ms / 1_000;
+    } else if let Some(unavailable_ms) = states
+        .sources_unavailable_ms
+        .filter(|unavailable_ms| *unavailable_ms >= SOURCES_UNAVAILABLE_MS_MAX)
+    {
+        let seconds = unavailable_ms / 1_000;
         let summary = format!(
             "neither the database nor the shared store has answered for {seconds} s; changes of rules do not arrive"
         );
-        add(AlertKind::RulesStale, seconds, SOURCES_AWAY_MS_MAX / 1_000, summary);
+        add(
+            AlertKind::RulesStale,
+            seconds,
+            SOURCES_UNAVAILABLE_MS_MAX / 1_000,
+            summary,
+        );
     }
     if states.differ {
         let instances = states.instances;
@@ -209,7 +217,7 @@ mod tests {
             checks: 2_000,
             errors: 20,
             lag_seconds: 60,
-            sources_away_ms: Some(SOURCES_AWAY_MS_MAX - 1),
+            sources_unavailable_ms: Some(SOURCES_UNAVAILABLE_MS_MAX - 1),
             ..ObservedStates::default()
         };
         check(usual.clone(), &[]);
@@ -233,7 +241,7 @@ mod tests {
             (|states| states.rejected_rows = 4, (AlertKind::RulesRejected, 4, 0)),
             (|states| states.lag_seconds = 61, (AlertKind::RulesStale, 61, 60)),
             (
-                |states| states.sources_away_ms = Some(301_000),
+                |states| states.sources_unavailable_ms = Some(301_000),
                 (AlertKind::RulesStale, 301, 300),
             ),
             (|states| states.differ = true, (AlertKind::RulesDiffer, 3, 0)),

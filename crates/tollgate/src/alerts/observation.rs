@@ -20,7 +20,7 @@ pub(super) struct Observer {
     /// Checks and errors since the start, at each tick of the last minute.
     errors: VecDeque<ErrorCounts>,
     /// The time since which neither the database nor the shared store tells of new rules.
-    sources_away_since: Option<u64>,
+    sources_unavailable_since: Option<u64>,
 }
 
 /// One observation.
@@ -55,11 +55,11 @@ impl Observer {
         let is_git_only = status.edits == "git" && status.version > 0;
         let source = if is_git_only { control.live_source().await } else { None };
         let is_origin_unknown = is_git_only && source.is_none();
-        let is_cache_away = status.cache.as_ref().is_none_or(|cache| !cache.up);
+        let is_cache_unavailable = status.cache.as_ref().is_none_or(|cache| !cache.up);
         let is_followed = status.revision > 0 || control.options().is_managed;
-        let is_away = is_followed && !status.database.up && is_cache_away;
-        let away_since = is_away.then(|| *self.sources_away_since.get_or_insert(now));
-        self.sources_away_since = away_since;
+        let is_unavailable = is_followed && !status.database.up && is_cache_unavailable;
+        let unavailable_since = is_unavailable.then(|| *self.sources_unavailable_since.get_or_insert(now));
+        self.sources_unavailable_since = unavailable_since;
         let breakers_open = fleet
             .instances
             .iter()
@@ -78,7 +78,7 @@ impl Observer {
             reload_failed: gate.rules_error().is_some(),
             rejected_rows: rejected_rows.max().unwrap_or(0),
             lag_seconds: control_metrics.lag_seconds.get(),
-            sources_away_ms: away_since.map(|since| now.saturating_sub(since)),
+            sources_unavailable_ms: unavailable_since.map(|since| now.saturating_sub(since)),
             differ: fleet.differ,
             forked: status.forked,
             regressed: status.regressed.is_some(),

@@ -315,7 +315,7 @@ mod tests {
     fn a_report_that_was_sent_has_the_same_figures() {
         let watch = Watch::default();
         let name = RuleName::new("default", "plan");
-        watch.series().begin(1_800_000_000);
+        watch.series().start_after(1_800_000_000);
         for second in 1_800_000_001..1_800_000_100 {
             let counts = StepCounts {
                 allowed: 3,

@@ -54,7 +54,7 @@ impl Sampler {
         let Some(before) = self.totals.replace(totals) else {
             self.read_rules(state, RulesRead::All, |_, _, _| ());
             if series.is_due(second) {
-                series.begin(second);
+                series.start_after(second);
             }
             return;
         };

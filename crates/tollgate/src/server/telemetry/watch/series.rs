@@ -244,8 +244,8 @@ impl SeriesStore {
         newest.is_none_or(|newest| second > newest || newest - second > CLOCK_STEP_SECONDS)
     }
 
-    /// Begins after this second, which has no data.
-    pub(crate) fn begin(&self, second: u64) {
+    /// Starts after this second, which has no data.
+    pub(crate) fn start_after(&self, second: u64) {
         self.state().advance(second);
     }
 

@@ -35,7 +35,7 @@ struct WantedEvents {
 }
 
 pub(in crate::server::admin) async fn stream(call: Call) -> EndpointResult {
-    let wanted = WantedEvents::of(&call)?;
+    let wanted = WantedEvents::new(&call)?;
     let place = call.service.streams.open(call.caller()?)?;
     // One that is no number is of no event that is known.
     let last_seen = call.headers.get("last-event-id");
@@ -52,7 +52,7 @@ pub(in crate::server::admin) async fn stream(call: Call) -> EndpointResult {
 }
 
 impl WantedEvents {
-    fn of(call: &Call) -> Result<Self, AdminProblem> {
+    fn new(call: &Call) -> Result<Self, AdminProblem> {
         let rules = call.query.get("rules").unwrap_or_default();
         let rules: Vec<String> = rules
             .split(',')

@@ -29,7 +29,7 @@ const START: u64 = 1_800_000_000 / 60 * 60;
 #[test]
 fn each_second_is_in_one_step_of_every_resolution() {
     let series = SeriesStore::default();
-    series.begin(START - 1);
+    series.start_after(START - 1);
     for second in START..START + 125 {
         series.add(second, &totals(2), &[step("plan", 1)]);
     }
@@ -68,7 +68,7 @@ fn each_second_is_in_one_step_of_every_resolution() {
 #[test]
 fn a_ring_that_has_gone_round_has_the_last_steps_only() {
     let series = SeriesStore::default();
-    series.begin(START - 1);
+    series.start_after(START - 1);
     for second in 0..1_000_u32 {
         series.add(START + u64::from(second), &totals(second), &[step("plan", second)]);
     }
@@ -91,7 +91,7 @@ fn a_ring_that_has_gone_round_has_the_last_steps_only() {
 #[test]
 fn seconds_that_were_left_out_have_no_data() {
     let series = SeriesStore::default();
-    series.begin(START - 1);
+    series.start_after(START - 1);
     series.add(START, &totals(1), &[step("plan", 1)]);
     series.add(START + 400, &totals(1), &[step("plan", 1)]);
     let shown = series.totals(Resolution::Second).values;
@@ -112,7 +112,7 @@ fn seconds_that_were_left_out_have_no_data() {
 #[test]
 fn a_clock_that_is_set_back_a_little_is_waited_for_and_far_begins_anew() {
     let series = SeriesStore::default();
-    series.begin(START - 1);
+    series.start_after(START - 1);
     series.add(START, &totals(1), &[step("plan", 1)]);
     assert!(series.is_due(START + 1) && !series.is_due(START) && !series.is_due(START - 5));
     assert!(series.is_due(START - 3_600));
@@ -134,7 +134,7 @@ fn a_clock_that_is_set_back_a_little_is_waited_for_and_far_begins_anew() {
 #[test]
 fn the_busiest_rules_are_kept_and_one_that_takes_a_place_has_no_data_before() {
     let series = SeriesStore::default();
-    series.begin(START - 1);
+    series.start_after(START - 1);
     let many: Vec<RuleStep> = (0..RULES_MAX)
         .map(|number| step(&number.to_string(), 10 + number as u32))
         .collect();
@@ -176,7 +176,7 @@ fn all_series_take_less_than_sixteen_mebibytes() {
 #[test]
 fn rules_of_a_domain_add_up() {
     let series = SeriesStore::default();
-    series.begin(START - 1);
+    series.start_after(START - 1);
     let other = RuleStep {
         name: RuleName::new("shop", "plan"),
         ..step("plan", 100)
