@@ -2,7 +2,7 @@
 
 mod recent_attempts;
 
-use super::admission::{AdmissionControl, ConfiguredRules, Denial, Health};
+use super::admission::{AdmissionError, AdmissionStage, ConfiguredRules, Health};
 use super::headers::{RetryCaller, SpreadDenial};
 use super::observers::{ObservedVerdict, VerdictEvent, VerdictObserver};
 #[cfg(test)]
@@ -42,7 +42,7 @@ pub struct Gate {
     rules_error: ArcSwapOption<String>,
     /// The reason why the newest rules of the control plane are not active.
     managed_error: ArcSwapOption<String>,
-    admission: AdmissionControl,
+    admission: AdmissionStage,
     compat: RatelimitCompat,
     telemetry: Telemetry,
     recent_attempts: RecentAttempts,
@@ -76,7 +76,7 @@ impl Gate {
             replacing: Mutex::new(()),
             rules_error: ArcSwapOption::empty(),
             managed_error: ArcSwapOption::empty(),
-            admission: AdmissionControl::new(),
+            admission: AdmissionStage::new(),
             compat: RatelimitCompat::default(),
             telemetry,
             recent_attempts: RecentAttempts::default(),
@@ -99,7 +99,7 @@ impl Gate {
     /// # Errors
     /// The reason it gets no verdict.
     #[inline]
-    pub fn admit(&self, protocol: Protocol, domain: &str) -> Result<RulesSnapshot<'_>, Denial> {
+    pub fn admit(&self, protocol: Protocol, domain: &str) -> Result<RulesSnapshot<'_>, AdmissionError> {
         let has_domain = |snapshot: &RulesSnapshot<'_>| snapshot.limiter().rules().has_domain(domain);
         self.admission.admit(|| self.snapshot(protocol), has_domain)
     }
