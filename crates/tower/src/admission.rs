@@ -45,7 +45,7 @@ pub enum Admission {
     Deny(Box<Denial>),
 }
 
-/// What an admitted request carries along.
+/// The headers, slots and charges of an admitted request.
 #[derive(Debug, Default)]
 pub struct Grant {
     /// The headers of its response.

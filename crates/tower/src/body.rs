@@ -28,7 +28,7 @@ pin_project! {
     }
 }
 
-/// What a request holds until the end of its response. Dropping it settles the cost, then releases the slots.
+/// The slots and charges that a request holds until the end of its response. Dropping it settles the cost, then releases the slots.
 #[derive(Debug, Default)]
 pub(crate) struct RequestGuard {
     pub(crate) cost: Option<CostGuard>,

@@ -1,6 +1,6 @@
 //! Keys of limits, extracted from requests.
 //!
-//! What an extractor reads is chosen by the caller, unless a proxy or an authentication layer in front of this one has
+//! The caller chooses the bytes that an extractor reads, unless a proxy or an authentication layer in front of this one has
 //! checked it. [`client_ip`] alone decides whom to trust.
 
 mod client_address;

@@ -305,7 +305,7 @@ impl<D: AdmissionControl> LayerOptions<D> {
     }
 }
 
-/// What the layer keeps while the service inside runs.
+/// The part of a grant that the layer keeps while the service inside runs.
 #[derive(Debug)]
 pub(crate) struct Serving {
     headers: http::HeaderMap,

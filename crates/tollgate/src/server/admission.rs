@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 /// Decides which requests are planned.
 #[derive(Debug)]
-pub struct AdmissionControl {
+pub struct AdmissionStage {
     phase: AtomicU8,
     /// The sources whose rules the server runs without, as bits.
     rules_missing: AtomicU8,
@@ -55,14 +55,14 @@ pub enum Health {
 
 /// The reason a request has no verdict, the same for all front ends. The caller may retry; the operator can fix it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Denial {
+pub enum AdmissionError {
     /// The server started without its rules, and has none for this domain.
     AwaitingRules,
     /// The store could not decide, and a matching rule has `on_store_failure: closed`.
     StoreUnavailable,
 }
 
-impl AdmissionControl {
+impl AdmissionStage {
     /// Returns the control of a server that is starting and has its rules.
     pub(super) fn new() -> Self {
         Self {
@@ -77,13 +77,17 @@ impl AdmissionControl {
     /// # Errors
     /// The reason why the request gets no verdict.
     #[inline]
-    pub fn admit<S>(&self, snapshot: impl FnOnce() -> S, has_domain: impl FnOnce(&S) -> bool) -> Result<S, Denial> {
+    pub fn admit<S>(
+        &self,
+        snapshot: impl FnOnce() -> S,
+        has_domain: impl FnOnce(&S) -> bool,
+    ) -> Result<S, AdmissionError> {
         // Loaded before the snapshot, and with the acquire order of the rules behind it: once the rules are present, no
         // request sees the empty ones.
         let rules_missing = self.rules_missing.load(Ordering::Acquire);
         let snapshot = snapshot();
         match rules_missing != 0 && !has_domain(&snapshot) {
-            true => Err(Denial::AwaitingRules),
+            true => Err(AdmissionError::AwaitingRules),
             false => Ok(snapshot),
         }
     }
@@ -126,7 +130,7 @@ impl AdmissionControl {
     }
 }
 
-impl Denial {
+impl AdmissionError {
     /// The text for the caller. The one about rules is that of `ratelimit`, which its users search for.
     pub const fn text(self) -> &'static str {
         match self {
@@ -136,13 +140,13 @@ impl Denial {
     }
 }
 
-impl fmt::Display for Denial {
+impl fmt::Display for AdmissionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.text())
     }
 }
 
-impl std::error::Error for Denial {}
+impl std::error::Error for AdmissionError {}
 
 #[cfg(test)]
 mod tests {
@@ -150,7 +154,7 @@ mod tests {
 
     #[test]
     fn phases_never_move_backwards() {
-        let control = AdmissionControl::new();
+        let control = AdmissionStage::new();
         assert_eq!(control.phase(), Phase::Starting);
         control.advance_phase(Phase::Draining);
         control.advance_phase(Phase::Ready);
@@ -159,16 +163,16 @@ mod tests {
 
     #[test]
     fn only_domains_without_rules_are_denied_while_rules_are_missing() {
-        let control = AdmissionControl::new();
+        let control = AdmissionStage::new();
         let admit = |has_domain: bool| control.admit(|| has_domain, |has_domain| *has_domain);
         assert_eq!(admit(false), Ok(false));
         control.set_rules_missing(ConfiguredRules::Files);
         assert_eq!(admit(true), Ok(true));
-        assert_eq!(admit(false), Err(Denial::AwaitingRules));
+        assert_eq!(admit(false), Err(AdmissionError::AwaitingRules));
         // Those of the control plane are not those of the files.
         control.set_rules_missing(ConfiguredRules::Managed);
         control.set_rules_present(ConfiguredRules::Managed);
-        assert_eq!(admit(false), Err(Denial::AwaitingRules));
+        assert_eq!(admit(false), Err(AdmissionError::AwaitingRules));
         control.set_rules_present(ConfiguredRules::Files);
         assert_eq!(admit(false), Ok(false));
     }

@@ -4,7 +4,7 @@ mod recent_attempts;
 mod retired;
 mod spans;
 
-use super::admission::{AdmissionControl, ConfiguredRules, Denial, Health};
+use super::admission::{AdmissionError, AdmissionStage, ConfiguredRules, Health};
 use super::headers::{RetryCaller, SpreadDenial};
 use super::observers::{ObservedVerdict, VerdictEvent, VerdictObserver};
 #[cfg(test)]
@@ -52,7 +52,7 @@ pub struct Gate {
     rules_error: ArcSwapOption<String>,
     /// The reason why the newest rules of the control plane are not active.
     managed_error: ArcSwapOption<String>,
-    admission: AdmissionControl,
+    admission: AdmissionStage,
     compat: RatelimitCompat,
     telemetry: Telemetry,
     recent_attempts: RecentAttempts,
@@ -89,7 +89,7 @@ impl Gate {
             retired: Retired::default(),
             rules_error: ArcSwapOption::empty(),
             managed_error: ArcSwapOption::empty(),
-            admission: AdmissionControl::new(),
+            admission: AdmissionStage::new(),
             compat: RatelimitCompat::default(),
             telemetry,
             recent_attempts: RecentAttempts::default(),
@@ -113,7 +113,7 @@ impl Gate {
     /// # Errors
     /// The reason it gets no verdict.
     #[inline]
-    pub fn admit(&self, protocol: Protocol, domain: &str) -> Result<RulesSnapshot<'_>, Denial> {
+    pub fn admit(&self, protocol: Protocol, domain: &str) -> Result<RulesSnapshot<'_>, AdmissionError> {
         let has_domain = |snapshot: &RulesSnapshot<'_>| snapshot.limiter().rules().has_domain(domain);
         self.admission.admit(|| self.snapshot(protocol), has_domain)
     }

@@ -8,7 +8,7 @@ pub mod request;
 mod response;
 
 use self::request::{InvalidRequest, RlsRequest};
-use super::admission::Denial;
+use super::admission::AdmissionError;
 use super::gate::Gate;
 use super::headers::Dialects;
 use super::telemetry::Protocol;
@@ -46,7 +46,7 @@ pub enum RlsError {
     /// The request is invalid. The caller can fix it.
     Invalid(InvalidRequest),
     /// The request was denied without a verdict.
-    Denied(Denial),
+    Denied(AdmissionError),
 }
 
 /// Decides a request, with a span if it is sampled. The response carries the headers of these dialects, except those that Envoy writes itself.
@@ -62,9 +62,9 @@ pub async fn should_rate_limit(
 ) -> Result<RateLimitResponse, RlsError> {
     let (outcome, result) = match respond(gate, protocol, request, dialects, trace).await {
         Ok((response, outcome)) => (outcome, Ok(response)),
-        Err(RlsError::Denied(Denial::StoreUnavailable)) => (
+        Err(RlsError::Denied(AdmissionError::StoreUnavailable)) => (
             CallOutcome::StoreUnavailable,
-            Err(RlsError::Denied(Denial::StoreUnavailable)),
+            Err(RlsError::Denied(AdmissionError::StoreUnavailable)),
         ),
         Err(error) => (CallOutcome::Rejected, Err(error)),
     };
@@ -86,7 +86,7 @@ async fn respond(
     let rls_request = RlsRequest::read(request, &attributes, rules).map_err(RlsError::Invalid)?;
     let combined = snapshot.check_all(&rls_request.items).await;
     if response::is_closed(&combined) {
-        return Err(RlsError::Denied(Denial::StoreUnavailable));
+        return Err(RlsError::Denied(AdmissionError::StoreUnavailable));
     }
     if gate.store().calls_shared() && response::has_store_failure(&combined) {
         gate.record_covered_store_failure();

@@ -19,7 +19,7 @@ pub struct ClientIp {
 /// Extracts the address of the client: the peer's, unless the peer is one of the trusted proxies. Then it is the rightmost
 /// address of `X-Forwarded-For` that belongs to no trusted proxy. IPv6 addresses of one /64 network are one key.
 ///
-/// With [`Networks::default`] nobody is trusted, and no header is read. The layer learns the peer's address by
+/// With [`Networks::default`] no proxy is trusted, and no header is read. The layer learns the peer's address by
 /// [`RateLimitLayer::peer`](crate::RateLimitLayer::peer); without it there is no key.
 pub const fn client_ip(trusted: Networks) -> ClientIp {
     ClientIp {

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use tollgate_limiter::core::Cost;
 use tollgate_limiter::store::Store;
 
-/// What the settlement of a request needs, independent of the request.
+/// The input of the settlement of a request, independent of the request.
 #[derive(Debug)]
 pub(super) struct Collected {
     /// The limits with a charge, then those with a slot.

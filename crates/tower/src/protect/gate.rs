@@ -207,7 +207,7 @@ impl ProtectionGate {
         }
     }
 
-    /// The keyed hash of the caller and the hour, so that nobody can look for a cohort that is served.
+    /// The keyed hash of the caller and the hour, so that no caller can look for a cohort that is served.
     fn caller_hash(&self, head: &Parts, peer: Option<IpAddr>, now: Micros) -> u64 {
         let hour = now.get() / HOUR_US;
         let peer_key = || peer.map(|peer| RequestKey::from_address(peer, IPV6_PREFIX_BITS));

@@ -8,11 +8,16 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::sleep;
 use tollgate_limiter::Limiter;
 use tollgate_limiter::clock::Clock;
-use tollgate_limiter::core::Timestamp;
+use tollgate_limiter::core::{Cost, Timestamp};
+use tollgate_limiter::limits::TokenBucket;
 use tollgate_limiter::store::memory::Memory;
+use tollgate_limiter::store::redis::Redis;
+use tollgate_limiter::testing::servers::Server;
 use tollgate_tower::{AdmissionControl, LimitedBody, RateLimitLayer};
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -20,6 +25,19 @@ use tower::{Layer, ServiceExt, service_fn};
 pub(crate) fn manual_limiter() -> (Limiter, Clock) {
     let clock = Clock::manual(Timestamp::from_micros(1_794_782_040_000_000));
     (Limiter::new(Memory::options().clock(clock.clone()).build()), clock)
+}
+
+/// A limiter over this server, once it is connected. It decides nothing by itself.
+pub(crate) async fn redis_limiter(server: &Server) -> Limiter<Redis> {
+    let limiter = Limiter::new(Redis::options(&server.url()).expect("a URL").open());
+    let probe = limiter.limit("probe", TokenBucket::per_second(1)).expect("valid");
+    for _ in 0..1_000 {
+        if limiter.check_cost(&probe, "", Cost::ZERO).await.is_allow() {
+            return limiter;
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the server does not answer");
 }
 
 /// Serves an app on a free port. It ends with the runtime.

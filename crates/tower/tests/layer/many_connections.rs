@@ -1,6 +1,6 @@
 //! One limit over many connections: the state is in the store, not in the service that each connection clones.
 
-use super::fixture::{Connection, manual_limiter, serve};
+use super::fixture::{Connection, manual_limiter, redis_limiter, serve};
 use axum::Router;
 use axum::extract::ConnectInfo;
 use axum::routing::get;
@@ -11,7 +11,6 @@ use tollgate_limiter::core::Micros;
 use tollgate_limiter::core::network::Networks;
 use tollgate_limiter::limits::TokenBucket;
 use tollgate_limiter::store::Store;
-use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::testing::servers::{Server, ServerKind};
 use tollgate_tower::extract::client_ip;
 use tollgate_tower::{LimitSet, RateLimitLayer};
@@ -63,8 +62,10 @@ async fn five_of_1500_requests_on_300_connections_pass_and_five_more_a_second_la
 #[tokio::test(flavor = "multi_thread")]
 async fn two_servers_on_one_redis_are_one_limit() {
     let redis = Server::start(ServerKind::Redis70);
-    let limiter = || Limiter::new(Redis::options(&redis.url()).expect("a URL").open());
-    let servers = [serve(app(limiter())).await, serve(app(limiter())).await];
+    let servers = [
+        serve(app(redis_limiter(&redis).await)).await,
+        serve(app(redis_limiter(&redis).await)).await,
+    ];
     let started = Instant::now();
     let (passed, denied) = hammer(&servers, 300).await;
     let elapsed_ms = usize::try_from(started.elapsed().as_millis()).expect("minutes");

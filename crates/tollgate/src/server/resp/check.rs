@@ -1,7 +1,7 @@
 //! `TOLLGATE.CHECK domain cost k v [k v …]`: checks an attempt against the rules.
 
 use super::reply_writer::{ErrorReply, Escaped, ReplyWriter, RespVersion};
-use crate::server::admission::Denial;
+use crate::server::admission::AdmissionError;
 use tollgate_limiter::core::algorithm::cell::reply_seconds;
 use tollgate_limiter::core::rules::{Attempt, Attribute, Verdict};
 use tollgate_limiter::core::{Cost, Retry};
@@ -63,7 +63,7 @@ fn parse_name<'a>(word: &'a [u8], what: &str) -> Result<&'a str, ErrorReply> {
 /// Writes a verdict: limited, limit, remaining, retry_after, reset_after, rule.
 pub(super) fn write_verdict(verdict: &Verdict<'_>, replies: &mut ReplyWriter<'_>, version: RespVersion) {
     if verdict.is_closed() {
-        replies.error(&format!("ERR {}", Denial::StoreUnavailable));
+        replies.error(&format!("ERR {}", AdmissionError::StoreUnavailable));
         return;
     }
     replies.array(6);

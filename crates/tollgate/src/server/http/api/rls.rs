@@ -1,7 +1,7 @@
 //! `POST /json`: the rls request as JSON, for gateways that speak HTTP and not gRPC.
 
 use super::response;
-use crate::server::admission::Denial;
+use crate::server::admission::AdmissionError;
 use crate::server::gate::Gate;
 use crate::server::headers::Dialects;
 use crate::server::http::problem_details::{NO_STORE, ProblemDetails};
@@ -43,7 +43,7 @@ pub(super) async fn respond(
 }
 
 /// The problem of a request without a verdict.
-fn undecided(gate: &Gate, denial: Denial) -> ProblemDetails {
+fn undecided(gate: &Gate, denial: AdmissionError) -> ProblemDetails {
     match gate.compat().modes().json_errors_as_400 {
         true => ProblemDetails::bad_request(denial.text()),
         false => ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, denial.text()),
