@@ -154,10 +154,10 @@ impl Permit {
     /// limits; `None` if one of them has expired.
     pub fn renew(&self) -> Option<Micros> {
         let guard = &*self.0;
-        let terms = guard
+        let mut terms = guard
             .slots()
             .map(|slot| guard.store.renew_lease(slot.key, &slot.limit, guard.lease));
-        terms.fold(Some(Micros::MAX), |shortest, term| Some(shortest?.min(term?)))
+        terms.try_fold(Micros::MAX, |shortest, term| Some(shortest.min(term?)))
     }
 }
 

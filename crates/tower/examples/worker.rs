@@ -4,6 +4,8 @@
 //!
 //! With `Limiter::redis(url)?` in place of `Limiter::in_memory()`, all workers keep to the limit as one.
 
+#![expect(clippy::print_stdout, reason = "a program prints what it did")]
+
 use bytes::Bytes;
 use http::{Request, Uri};
 use http_body_util::Full;

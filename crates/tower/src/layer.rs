@@ -176,17 +176,14 @@ where
                 return ResponseFuture::waiting(waiter, pending, Arc::clone(&self.options));
             }
         };
-        let (admission, hold) = match options.decide_now(&head) {
-            Some(decided) => decided,
-            None => {
-                let decision = options.control.admit(&head, options.peer(&head));
-                let hold = match options.hold() {
-                    Ok(hold) => hold,
-                    Err(denial) => return ResponseFuture::denied(denial, DenialForm::of_request(&head.headers)),
-                };
-                let pending = self.pending(head, body);
-                return ResponseFuture::deciding(decision, pending, slot, hold, Arc::clone(&self.options));
-            }
+        let Some((admission, hold)) = options.decide_now(&head) else {
+            let decision = options.control.admit(&head, options.peer(&head));
+            let hold = match options.hold() {
+                Ok(hold) => hold,
+                Err(denial) => return ResponseFuture::denied(denial, DenialForm::of_request(&head.headers)),
+            };
+            let pending = self.pending(head, body);
+            return ResponseFuture::deciding(decision, pending, slot, hold, Arc::clone(&self.options));
         };
         match admission {
             Admission::Admit(grant) => {

@@ -175,7 +175,7 @@ impl Notifier {
         }
         self.changed_at = None;
         self.messages.push_back(now);
-        alerts.sort_by_key(|alert| urgency(alert));
+        alerts.sort_by_key(urgency);
         let left_out = alerts.len().saturating_sub(ALERTS_MAX);
         alerts.truncate(ALERTS_MAX);
         for alert in &alerts {

@@ -14,8 +14,11 @@ pub(super) struct SharedLimits<S: Store> {
     name: Box<str>,
     configured: Option<NamedLimit<S>>,
     transit: Micros,
-    learned: Mutex<HashMap<(u64, PaceLimit), Arc<NamedLimit<S>>>>,
+    learned: Mutex<LearnedLimits<S>>,
 }
+
+/// By key and limit.
+type LearnedLimits<S> = HashMap<(u64, PaceLimit), Arc<NamedLimit<S>>>;
 
 /// The answer of the limits about one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

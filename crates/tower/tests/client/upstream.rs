@@ -32,12 +32,15 @@ struct Answers {
 }
 
 enum Kind {
-    Limited {
-        limiter: Limiter,
-        limit: NamedLimit,
-        policy: String,
-    },
+    Limited(Box<LimitedAnswers>),
     Status(StatusCode),
+}
+
+/// A limit, and the field that tells it.
+struct LimitedAnswers {
+    limiter: Limiter,
+    limit: NamedLimit,
+    policy: String,
 }
 
 impl Upstream {
@@ -49,11 +52,11 @@ impl Upstream {
             .limit("upstream", Gcra::new(rate).with_burst(burst).unwrap())
             .unwrap();
         let window = burst.div_ceil(per_second);
-        Self::start(Kind::Limited {
+        Self::start(Kind::Limited(Box::new(LimitedAnswers {
             limiter,
             limit,
             policy: format!("\"api\";q={burst};w={window}"),
-        })
+        })))
         .await
     }
 
@@ -99,8 +102,8 @@ pub(crate) fn hyper_client() -> HyperClient {
 
 async fn answer(State(answers): State<Arc<Answers>>) -> (StatusCode, HeaderMap) {
     let mut headers = HeaderMap::new();
-    let (limiter, limit, policy) = match &answers.kind {
-        Kind::Limited { limiter, limit, policy } => (limiter, limit, policy),
+    let LimitedAnswers { limiter, limit, policy } = match &answers.kind {
+        Kind::Limited(limited) => &**limited,
         Kind::Status(status) => {
             answers.denied.fetch_add(1, Ordering::SeqCst);
             return (*status, headers);
