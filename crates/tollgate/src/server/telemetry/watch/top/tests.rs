@@ -155,7 +155,6 @@ const DENIALS: u64 = 300_000;
 #[tokio::test]
 #[expect(
     clippy::disallowed_methods,
-    clippy::float_arithmetic,
     reason = "a measurement, which no decision depends on"
 )]
 async fn each_denial_below_the_full_rate_is_counted() {
