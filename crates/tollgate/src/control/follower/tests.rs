@@ -183,14 +183,11 @@ async fn a_live_version_that_cannot_be_used_here_is_rolled_back() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn with_edits_from_git_a_version_that_was_not_pushed_needs_an_admin() {
-    let server = Instance::start_alone().await;
-    let folder = server.folder.clone();
-    drop(server);
     let options = ControlOptions {
         git_only: true,
         ..ControlOptions::default()
     };
-    let server = Instance::open_alone(folder, options).await;
+    let server = Instance::open_alone(new_folder(FILE_LAYER), options).await;
     let push = PublishOptions {
         source: "push 4f1c2e".to_owned(),
         ..PublishOptions::default()
