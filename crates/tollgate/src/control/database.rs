@@ -136,7 +136,7 @@ impl Database {
         *self.shared.proposed_id() = Some(id);
     }
 
-    /// Closes the connections to a file, after all other clones were dropped, and returns when nobody has it open.
+    /// Closes the connections to a file, after all other clones were dropped, and returns when it is open nowhere.
     #[cfg(test)]
     pub(super) async fn close(self) {
         let Self { shared, queue } = self;

@@ -1,4 +1,4 @@
-//! Values that were replaced, until nobody uses them.
+//! Values that were replaced, until they are not used any more.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -7,16 +7,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(super) struct Retired<T>(Mutex<Vec<Arc<T>>>);
 
 impl<T> Retired<T> {
-    /// Keeps a value that was replaced, and frees those that nobody uses any more.
+    /// Keeps a value that was replaced, and frees those that are not used any more.
     pub(super) fn retire(&self, replaced: Arc<T>) {
         self.values().push(replaced);
         self.free_unused();
     }
 
-    /// Frees the values that nobody uses any more, on this thread.
+    /// Frees the values that are not used any more, on this thread.
     pub(super) fn free_unused(&self) {
         let mut values = self.values();
-        // Nobody can begin to use a value that is nowhere else.
+        // A value that is nowhere else cannot be used again.
         let unused: Vec<Arc<T>> = values.extract_if(.., |value| Arc::strong_count(value) == 1).collect();
         drop(values);
         drop(unused);
