@@ -32,7 +32,7 @@ pub use model::{
     Experiment, Group, LimitOrigin, LimitSelector, Mode, OverrideTerms, Reserve, ReservedWindows, Rule, RuleSet, Terms,
     Test, Variant, Window, Windows,
 };
-pub use plan::{Line, LinePart, Plan, PlannedCharge, Undecided, record};
+pub use plan::{Line, LinePart, Plan, PlannedCharge, Prefetch, Undecided, record};
 pub use rows::{EditProblems, RowEdit, RowProblem, RowSubject};
 pub use schema::SCHEMA;
 pub use verdict::{DenialReason, Ruling, Verdict, WindowCount};

@@ -21,8 +21,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use tollgate_core::rules::{
-    Attempt, AttributeEdit, CounterId, CounterSpec, EditProblems, Explanation, Line, Plan, PlannedCharge, RowEdit,
-    RuleSet, UnknownDomain, UnknownRule, Verdict,
+    Attempt, AttributeEdit, CounterId, CounterSpec, EditProblems, Explanation, Line, Plan, PlannedCharge, Prefetch,
+    RowEdit, RuleSet, UnknownDomain, UnknownRule, Verdict,
 };
 use tollgate_core::{Charge, Cost, LeaseId, Limit, Micros, Timestamp};
 
@@ -45,6 +45,16 @@ struct CounterKeys<S: CounterStore> {
     templates: Arc<[S::Template]>,
     /// The key of each without a subject.
     global: Arc<[S::Key]>,
+}
+
+/// Asks for items with the instruction of the processor.
+struct ProcessorCache;
+
+impl Prefetch for ProcessorCache {
+    #[inline]
+    fn prefetch<T>(&self, items: &[T], index: usize) {
+        prefetch_index::prefetch_index(items, index);
+    }
 }
 
 /// The reason for which counters were not cleared.
@@ -261,7 +271,8 @@ impl<S: CounterStore> RuleLimiter<S> {
     /// Plans the charges of an attempt.
     #[inline]
     pub fn plan(&self, attempt: &Attempt<'_>) -> Plan<'_, S::Key> {
-        self.rules.plan(attempt, |counter, per| self.key(counter, per))
+        self.rules
+            .plan_with(attempt, |counter, per| self.key(counter, per), &ProcessorCache)
     }
 
     #[inline]

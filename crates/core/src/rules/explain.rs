@@ -11,7 +11,7 @@ use super::model::{Condition, CounterId, Dimension, Mode, Reserve, Rule, RuleSet
 use super::model::{CostOrigin, LimitOrigin};
 use super::plan::{LinePart, NO_ROWS};
 use super::ratelimit::DescriptorMatch;
-use super::rows::RowProbes;
+use super::rows::RowProbe;
 use super::verdict::{Ruling, Verdict};
 use crate::decision::Cost;
 use std::borrow::Cow;
@@ -252,7 +252,7 @@ impl<'r, K: FnMut(CounterId, &[&[u8]]) -> String> TraceBuilder<'_, 'r, K> {
         let variant = rule.variant_of(parts);
         let (terms, origin) = self
             .rules
-            .terms((rule, index), variant, self.attempt, (parts, &RowProbes::default()));
+            .terms((rule, index), variant, self.attempt, (parts, &RowProbe::Unknown));
         let is_of_rule = |ruling: &&Ruling<'r>| std::ptr::eq(ruling.rule, rule);
         let count = self.rulings.iter().take_while(is_of_rule).count();
         let (rulings, others) = self.rulings.split_at_checked(count).unwrap_or_default();

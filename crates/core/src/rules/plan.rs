@@ -6,7 +6,7 @@ use super::model::{
     CostValidity, CounterId, Counting, Mode, ReservedWindows, Rule, RuleSet, Terms, Variant, Window, Windows,
 };
 use super::ratelimit::CounterTarget;
-use super::rows::RowProbes;
+use super::rows::RowProbe;
 use crate::decision::Cost;
 use crate::settle::{Charge, Outcome, Policy};
 
@@ -73,6 +73,17 @@ pub struct PlannedCharge<K> {
     pub outcome: Option<Result<Outcome, Undecided>>,
 }
 
+/// Asks memory for an item before it is read. Not done here: the instruction is behind `unsafe`, and a read instead of it waits.
+pub trait Prefetch {
+    /// Asks for the item at an index, and does nothing else.
+    fn prefetch<T>(&self, items: &[T], index: usize);
+}
+
+/// Asks for nothing.
+impl Prefetch for () {
+    fn prefetch<T>(&self, _: &[T], _: usize) {}
+}
+
 /// The reason for which a charge has no decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Undecided {
@@ -87,22 +98,33 @@ impl RuleSet {
     /// Derived attributes are added before.
     #[inline]
     pub fn plan<K>(&self, attempt: &Attempt<'_>, key: impl FnMut(CounterId, &[&[u8]]) -> K) -> Plan<'_, K> {
+        self.plan_with(attempt, key, &())
+    }
+
+    /// The same, and asks memory early for what is read late.
+    #[inline]
+    pub fn plan_with<K>(
+        &self,
+        attempt: &Attempt<'_>,
+        key: impl FnMut(CounterId, &[&[u8]]) -> K,
+        memory: &impl Prefetch,
+    ) -> Plan<'_, K> {
         if !self.derivation.is_empty()
             && let Some(attributes) = self.derive(attempt)
         {
             let attributes = &attributes;
-            return self.plan_given(&Attempt { attributes, ..*attempt }, false, key);
+            return self.plan_given(&Attempt { attributes, ..*attempt }, false, key, memory);
         }
-        self.plan_given(attempt, false, key)
+        self.plan_given(attempt, false, key, memory)
     }
 
     /// Plans the charges of an attempt for an explanation: where a rule has a reserve, both counters are looked at.
     pub fn plan_to_explain<K>(&self, attempt: &Attempt<'_>, key: impl FnMut(CounterId, &[&[u8]]) -> K) -> Plan<'_, K> {
         match self.derive(attempt) {
-            None => self.plan_given(attempt, true, key),
+            None => self.plan_given(attempt, true, key, &()),
             Some(attributes) => {
                 let attributes = &attributes;
-                self.plan_given(&Attempt { attributes, ..*attempt }, true, key)
+                self.plan_given(&Attempt { attributes, ..*attempt }, true, key, &())
             }
         }
     }
@@ -114,6 +136,7 @@ impl RuleSet {
         attempt: &Attempt<'_>,
         explains: bool,
         mut key: impl FnMut(CounterId, &[&[u8]]) -> K,
+        memory: &impl Prefetch,
     ) -> Plan<'_, K> {
         let Lookup { candidates, lacks_key } = self.index.lookup(attempt);
         let mut plan = Plan {
@@ -125,17 +148,20 @@ impl RuleSet {
             has_shadow_reserve: false,
         };
         self.prefetch(&candidates);
-        let probes = self.rows.probe(&candidates, attempt);
+        let probes = self.rows.probe(&candidates, attempt, memory);
+        let mut position = 0;
         // A rule found through several postings matches once.
         for repeated in candidates.chunk_by(|one, next| one.rule == next.rule) {
             let Some(candidate) = repeated.first() else { continue };
+            let probe = probes.get(position).unwrap_or(&RowProbe::Unknown);
+            position += repeated.len();
             if let Some(rule) = self.rules.get(candidate.rule as usize)
                 && rule.holds_except(candidate.proven, attempt)
             {
                 match rule.subject(attempt) {
                     Some(subject) => {
                         let matched = (self, rule, candidate.rule);
-                        plan.add(matched, attempt, (&subject.parts(), &probes), &mut key);
+                        plan.add(matched, attempt, (&subject.parts(), probe), &mut key);
                     }
                     None => plan.lacks_key = true,
                 }
@@ -144,7 +170,12 @@ impl RuleSet {
         if let Some((rule, found)) = self.match_descriptor(attempt) {
             let name = found.counter_name(attempt);
             let matched = (self, rule, NO_ROWS);
-            plan.add(matched, attempt, (&found.key_parts(attempt, &name), &probes), &mut key);
+            plan.add(
+                matched,
+                attempt,
+                (&found.key_parts(attempt, &name), &RowProbe::NoRows),
+                &mut key,
+            );
             if let Counting::Always { capacity: limit } = rule.counting
                 && let Some(charge) = plan.lines.last_mut().and_then(|line| line.charge.as_mut())
             {
@@ -213,11 +244,11 @@ impl<'r, K> Plan<'r, K> {
         &mut self,
         (rules, rule, index): (&'r RuleSet, &'r Rule, u32),
         attempt: &Attempt<'_>,
-        (parts, probes): (&[&[u8]], &RowProbes<'r>),
+        (parts, probe): (&[&[u8]], &RowProbe<'r>),
         key: &mut impl FnMut(CounterId, &[&[u8]]) -> K,
     ) {
         let variant = rule.variant_of(parts);
-        let (terms, _) = rules.terms((rule, index), variant, attempt, (parts, probes));
+        let (terms, _) = rules.terms((rule, index), variant, attempt, (parts, probe));
         let (cost, validity) = rule.cost(attempt);
         self.invalid_costs += u32::from(validity == CostValidity::Invalid);
         let line = |window, charge| Line {

@@ -22,6 +22,7 @@ use self::terms::RowTerms;
 use super::attempt::Attempt;
 use super::matching::Candidate;
 use super::model::{CounterId, CounterSpec, Dimension, LimitOrigin, Rule, RuleSet, Terms, Variant};
+use super::plan::Prefetch;
 use smallvec::SmallVec;
 
 /// An edit of one row.
@@ -95,10 +96,22 @@ pub(in crate::rules) struct Rows {
     orphans: usize,
 }
 
-/// Look-ups of rows that have begun, by the index of their rule: memory is asked for all of them before the first rule is
-/// evaluated.
-#[derive(Default)]
-pub(in crate::rules) struct RowProbes<'r>(SmallVec<[(u32, Probe<'r, Option<RowTerms>>); PROBES_MAX]>);
+/// The rows of a rule, as far as they are known before it is evaluated.
+pub(in crate::rules) enum RowProbe<'r> {
+    /// Nothing.
+    Unknown,
+    /// It has none.
+    NoRows,
+    /// All of them name the one attribute that it counts by, and the look-up of the attempt's value was started.
+    Started {
+        prefix: u64,
+        attributes: &'r [Dimension],
+        probe: Probe<'r, Option<RowTerms>>,
+    },
+}
+
+/// The rows of the first candidates of an attempt, likewise.
+pub(in crate::rules) type RowProbes<'r> = [RowProbe<'r>; PROBES_MAX];
 
 /// The values in the key of a row, after the prefix of its rule and attribute set.
 type RowKey = SmallVec<[u8; 64]>;
@@ -132,49 +145,83 @@ impl RuleSet {
     }
 
     /// Returns the terms of a rule for an attempt and their origin. `index` is that of the rule in this set, `parts` are those of the
-    /// attempt's subject, and `probes` may have its look-up.
+    /// attempt's subject, and `probe` is what is known about its rows.
     #[inline]
     pub(in crate::rules) fn terms<'r>(
         &'r self,
         (rule, index): (&'r Rule, u32),
         variant: Variant,
         attempt: &Attempt<'_>,
-        (parts, probes): (&[&[u8]], &RowProbes<'r>),
+        (parts, probe): (&[&[u8]], &RowProbe<'r>),
     ) -> (&'r Terms, LimitOrigin<'r>) {
-        if !self.rows.table.is_empty()
-            && let Some((terms, subject)) = self.rows.find(index, variant, attempt, (parts, probes))
-        {
-            return (terms, LimitOrigin::Row(subject));
+        if !self.rows.table.is_empty() {
+            let found = match (probe, parts) {
+                (RowProbe::NoRows, _) => None,
+                // One value, which is the one that was looked up.
+                (
+                    RowProbe::Started {
+                        prefix,
+                        attributes,
+                        probe,
+                    },
+                    [value],
+                ) => {
+                    let found = self.rows.table.resolve(probe, *prefix, value);
+                    found.and_then(|(values, terms)| {
+                        let terms = terms.as_ref()?.select(variant);
+                        Some((terms, RowSubject { attributes, values }))
+                    })
+                }
+                _ => self.rows.find(index, variant, attempt, parts),
+            };
+            if let Some((terms, subject)) = found {
+                return (terms, LimitOrigin::Row(subject));
+            }
         }
         rule.selector(variant).terms(attempt)
     }
 }
 
 impl Rows {
-    /// Begins the look-ups of rules that an attempt may match.
+    /// Starts the look-ups of the rules that an attempt may match, so that memory is asked for all of them before the first rule
+    /// is evaluated.
     #[inline]
-    pub(in crate::rules) fn probe<'r>(&'r self, candidates: &[Candidate], attempt: &Attempt<'_>) -> RowProbes<'r> {
-        let mut probes = RowProbes::default();
+    pub(in crate::rules) fn probe<'r>(
+        &'r self,
+        candidates: &[Candidate],
+        attempt: &Attempt<'_>,
+        memory: &impl Prefetch,
+    ) -> RowProbes<'r> {
+        let mut probes = [const { RowProbe::Unknown }; PROBES_MAX];
         if !self.table.is_empty() {
-            let rules = candidates.iter().take(PROBES_MAX).map(|candidate| candidate.rule);
-            probes
-                .0
-                .extend(rules.filter_map(|rule| Some((rule, self.probe_rule(rule, attempt)?))));
+            for (probe, candidate) in probes.iter_mut().zip(candidates) {
+                *probe = self.probe_rule(candidate.rule, attempt, memory);
+            }
         }
         probes
     }
 
-    /// Begins the look-up of a rule whose rows name what it counts by, as most do.
     #[inline]
-    fn probe_rule(&self, rule: u32, attempt: &Attempt<'_>) -> Option<Probe<'_, Option<RowTerms>>> {
-        let set = self.rules.find(rule)?.sets.first()?;
-        match &*set.attributes {
-            [dimension] if set.is_per && dimension.ipv6_prefix.is_none() => {
-                let value = attempt.value(&dimension.attribute)?;
-                Some(self.table.probe(key_prefix(rule, set.number), value))
-            }
-            _ => None,
+    fn probe_rule<'r>(&'r self, rule: u32, attempt: &Attempt<'_>, memory: &impl Prefetch) -> RowProbe<'r> {
+        let set = match self.rules.find(rule).map(|rows| rows.sets.as_slice()) {
+            None | Some([]) => return RowProbe::NoRows,
+            Some([set]) if set.is_per => set,
+            Some(_) => return RowProbe::Unknown,
+        };
+        let attributes = &*set.attributes;
+        if let [dimension] = attributes
+            && dimension.ipv6_prefix.is_none()
+            && let Some(value) = attempt.value(&dimension.attribute)
+        {
+            let prefix = key_prefix(rule, set.number);
+            let probe = self.table.probe(prefix, value, memory);
+            return RowProbe::Started {
+                prefix,
+                attributes,
+                probe,
+            };
         }
+        RowProbe::Unknown
     }
 
     /// Returns the terms of the row that applies to an attempt. One matching value of several is enough.
@@ -184,7 +231,7 @@ impl Rows {
         rule: u32,
         variant: Variant,
         attempt: &Attempt<'_>,
-        (parts, probes): (&[&[u8]], &RowProbes<'r>),
+        parts: &[&[u8]],
     ) -> Option<(&'r Terms, RowSubject<'r>)> {
         let rows = self.rules.find(rule)?;
         rows.sets.iter().find_map(|set| {
@@ -192,10 +239,7 @@ impl Rows {
             let (values, terms) = match (&*set.attributes, parts) {
                 // Rows name what the rule counts by, and the attempt has one value of it: it was found for the counter already.
                 ([_], [value]) if set.is_per => {
-                    let (values, terms) = match probes.of(rule) {
-                        Some(probe) => self.table.resolve(probe, prefix, value)?,
-                        None => self.table.find(prefix, value)?,
-                    };
+                    let (values, terms) = self.table.find(prefix, value)?;
                     (values, terms.as_ref()?)
                 }
                 ([dimension], _) => self.find_single(prefix, dimension, attempt)?,
@@ -251,15 +295,6 @@ impl Rows {
             key.truncate(length);
         }
         None
-    }
-}
-
-impl<'r> RowProbes<'r> {
-    /// The look-up of a rule. It is that of the only value of the attribute that the rule counts by, if there is one value.
-    #[inline]
-    fn of(&self, rule: u32) -> Option<&Probe<'r, Option<RowTerms>>> {
-        let found = self.0.iter().find(|(probed, _)| *probed == rule);
-        found.map(|(_, probe)| probe)
     }
 }
 

@@ -2,12 +2,12 @@
 //!
 //! With a hundred thousand entries every look-up waits for memory, so it touches few cache lines on few pages: a word with the
 //! tags of eight entries, which lies close to those of all others, and the one entry that has the key. A key is hashed once, for the
-//! group, the bucket and the tag. A look-up can begin before its result is needed: see [`Table::probe`].
+//! group, the bucket and the tag. A look-up can start before its result is needed: see [`Table::probe`].
 
 use super::table_key::TableKey;
+use crate::rules::plan::Prefetch;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::hint::black_box;
 use std::sync::Arc;
 
 /// Values by a number of at most 40 bits and a byte string. Cheap to clone.
@@ -50,7 +50,7 @@ struct KeyHash {
     tags: u64,
 }
 
-/// A look-up that has begun: what is known before the entry itself is read.
+/// A look-up that was started: what is known before the entry itself is read.
 pub(in crate::rules) struct Probe<'t, V> {
     /// The first slot with the tag of the key.
     slot: Option<&'t Option<Entry<V>>>,
@@ -92,12 +92,12 @@ impl<V> Table<V> {
         Some((entry.key.bytes(), &entry.value))
     }
 
-    /// Begins a look-up: asks memory for the entry and does not wait for it.
+    /// Starts a look-up: asks memory for the entry and does not wait for it.
     #[inline]
-    pub(in crate::rules) fn probe(&self, prefix: u64, key: &[u8]) -> Probe<'_, V> {
+    pub(in crate::rules) fn probe(&self, prefix: u64, key: &[u8], memory: &impl Prefetch) -> Probe<'_, V> {
         let hash = hash(self.seeds, prefix, key);
         match self.groups.get(hash.group) {
-            Some(group) => group.probe(hash),
+            Some(group) => group.probe(hash, memory),
             None => Probe {
                 slot: None,
                 is_only: true,
@@ -180,7 +180,7 @@ impl<V> Group<V> {
     }
 
     #[inline]
-    fn probe(&self, hash: KeyHash) -> Probe<'_, V> {
+    fn probe(&self, hash: KeyHash, memory: &impl Prefetch) -> Probe<'_, V> {
         let bucket = self.bucket_of(hash);
         let Some(tags) = self.tags.get(bucket).copied() else {
             return Probe {
@@ -193,9 +193,12 @@ impl<V> Group<V> {
         if same == 0 {
             return Probe { slot: None, is_only };
         }
-        let slot = self.slot(bucket * BUCKET_SLOTS + first_byte(same));
-        // Read here, used later: other work goes on until it is there.
-        black_box(slot.is_some_and(Option::is_some));
+        let index = bucket * BUCKET_SLOTS + first_byte(same);
+        let chunk = self.chunks.get(index / CHUNK_SLOTS);
+        let slot = chunk.and_then(|chunk| {
+            memory.prefetch(chunk.as_slice(), index % CHUNK_SLOTS);
+            chunk.get(index % CHUNK_SLOTS)
+        });
         Probe { slot, is_only }
     }
 
@@ -497,7 +500,7 @@ mod tests {
                     assert_eq!(table.insert(prefix, &key, step), before, "step {step}");
                 }
                 assert_eq!(table.find(prefix, &key).map(|(_, value)| value), map.get(&pair));
-                let probe = table.probe(prefix, &key);
+                let probe = table.probe(prefix, &key, &());
                 let probed = table.resolve(&probe, prefix, &key).map(|(_, value)| value);
                 assert_eq!(probed, map.get(&pair), "step {step}");
                 assert_eq!(table.len(), map.len());

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// The terms of a row.
 #[derive(Clone, Debug)]
-pub(super) enum RowTerms {
+pub(in crate::rules) enum RowTerms {
     /// One window at most, for both variants. Inline: most rows have such, and a pointer would cost a part of planning.
     One(Terms),
     /// All others. Rows that are loaded together share equal ones.
@@ -21,7 +21,7 @@ pub(super) enum RowTerms {
 
 /// Terms of several windows, or of a rule with an experiment.
 #[derive(Debug)]
-pub(super) struct SharedTerms {
+pub(in crate::rules) struct SharedTerms {
     control: Terms,
     /// Those of the rule's experiment, if it has one.
     experiment: Option<Terms>,

@@ -153,10 +153,7 @@ const DENIALS: u64 = 300_000;
 
 /// OB3: the time that a denial takes longer. Timed only if the environment asks for figures, in a release build.
 #[tokio::test]
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a measurement, which no decision depends on"
-)]
+#[expect(clippy::disallowed_methods, reason = "a measurement, which no decision depends on")]
 async fn each_denial_below_the_full_rate_is_counted() {
     let is_timed = std::env::var("TOLLGATE_TOP_FIGURES").is_ok();
     let mut parser = RulesParser::new(ParserOptions::default());
