@@ -195,7 +195,7 @@ async fn send_events(
 async fn check_caller(credential: Credential, place: StreamPlace, caller: watch::Sender<Option<Caller>>) {
     loop {
         sleep(CHECK_INTERVAL).await;
-        let found = place.check(credential.authenticate()).await;
+        let found = place.check(Instant::now(), credential.authenticate()).await;
         if !found.as_ref().is_some_and(|found| found.has(Right::View)) {
             return;
         }
