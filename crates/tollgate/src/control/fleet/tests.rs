@@ -502,10 +502,9 @@ fn a_status_fits_its_bound_and_reads_as_it_was_written() {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_looks_often_does_not_read_all_statuses_each_time() {
     let server = Server::start(ServerKind::Redis70);
-    let start = || Instance::start(&DatabaseChoice::None, FILE_LAYER, Some(cache(&server)));
-    let first = start().await;
+    let first = Instance::start(&DatabaseChoice::None, FILE_LAYER, Some(cache(&server))).await;
     assert_eq!(first.control.recent_instances().await.instances.len(), 1);
-    let _second = start().await;
+    let _second = Instance::start(&DatabaseChoice::None, FILE_LAYER, Some(cache(&server))).await;
     first.sees(2).await;
     // Its own status is that of now, and the others are those of before.
     let view = first.control.recent_instances().await;
