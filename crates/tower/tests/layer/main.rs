@@ -12,5 +12,6 @@ mod examples;
 mod fixture;
 mod laws;
 mod many_connections;
+mod protection;
 mod shaping;
 mod stalls;
