@@ -29,7 +29,11 @@ pub(crate) fn manual_limiter() -> (Limiter, Clock) {
 
 /// A limiter over this server, once it is connected. It decides nothing by itself.
 pub(crate) async fn redis_limiter(server: &Server) -> Limiter<Redis> {
-    let limiter = Limiter::new(Redis::options(&server.url()).expect("a URL").open());
+    // A busy machine is no part of these tests.
+    let options = Redis::options(&server.url())
+        .expect("a URL")
+        .deadline(Duration::from_secs(10));
+    let limiter = Limiter::new(options.open());
     let probe = limiter.limit("probe", TokenBucket::per_second(1)).expect("valid");
     for _ in 0..1_000 {
         if limiter.check_cost(&probe, "", Cost::ZERO).await.is_allow() {

@@ -30,7 +30,7 @@ fn app<S: Store + 'static>(limiter: Limiter<S>) -> Router {
 async fn hammer(servers: &[SocketAddr], connections: usize) -> (usize, usize) {
     let tasks: Vec<_> = (0..connections)
         .map(|index| {
-            let address = servers[index % servers.len()];
+            let address = *servers.get(index % servers.len()).expect("a server");
             tokio::spawn(async move {
                 let mut connection = Connection::open(address).await;
                 let mut statuses = Vec::new();

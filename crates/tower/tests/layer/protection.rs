@@ -27,7 +27,10 @@ async fn a_request_without_a_slot_is_denied_before_it_is_charged() {
     let denied = reply(&layer, request(&[])).await;
     assert_eq!((denied.status.as_u16(), denied.header("retry-after")), (503, Some("1")));
     let body: Value = serde_json::from_slice(&denied.body).expect("JSON");
-    assert_eq!(body["type"], "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity");
+    assert_eq!(
+        body["type"],
+        "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+    );
     assert_eq!(body["violated-policies"], json!(["protect.in_flight"]));
     assert_eq!(remaining(), 99, "it was not charged");
     let call = [("content-type", "application/grpc")];
