@@ -198,9 +198,9 @@ export function stat(label, props = {}) {
   };
 }
 
-/** Names and values. @param {([string, Child] | null | false)[]} pairs */
+/** Names and values, without those that are not there. @param {([string, Child] | null | undefined | false)[]} pairs */
 export function keyValues(pairs) {
-  const rows = pairs.filter((pair) => pair !== null && pair !== false);
+  const rows = pairs.filter((pair) => pair !== null && pair !== undefined && pair !== false);
   return h("dl", { class: "key-values" }, rows.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))));
 }
 
