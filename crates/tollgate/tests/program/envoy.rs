@@ -238,6 +238,10 @@ fn without_a_server_requests_are_denied_as_shipped_and_pass_without_the_marked_l
 /// What must hold over any store.
 fn limits(args: &[&str]) {
     let setup = EnvoySetup::start("envoy", &["tollgate.yaml"], args);
+    if args.contains(&"--store") {
+        // Until then it decides by its own share.
+        setup.server.wait_for("connected to the store", 1);
+    }
     // A tenant's requests count down.
     let acme = "x-tenant: acme\r\n";
     for consumed in 1..=2_u32 {
