@@ -98,7 +98,7 @@ fn measure(args: &Args) -> Result<bool, String> {
     Ok(is_kept)
 }
 
-/// What came of the load on one store.
+/// The result of the load on one store.
 struct ReserveResult {
     sum: ReserveObservation,
     /// Units of the others beyond their part, and of all beyond the limit, by the clock of the store that decided.

@@ -58,7 +58,7 @@ struct Record {
     served: RefCell<Vec<Duration>>,
 }
 
-/// What a run showed.
+/// The result of a run.
 struct Outcome {
     requests: u64,
     ideal: u64,

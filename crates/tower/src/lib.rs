@@ -7,7 +7,7 @@
 //! - [`extract`] has the keys of limits: the client's address, headers, path, method, host.
 //! - [`protect`] bounds the requests in flight and sheds load by priority.
 //! - [`headers`] writes rate limit headers and the body of a denial, for the server too.
-//! - `client` (a feature) is the other side: a client that keeps to somebody else's limit.
+//! - `client` (a feature) is the other side: a client that keeps to the limits of others.
 
 #[cfg(feature = "client")]
 pub mod client;

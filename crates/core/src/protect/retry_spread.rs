@@ -168,7 +168,7 @@ impl VirtualQueue {
 }
 
 impl QueueTable {
-    /// The queue of a counter. In a full table it replaces an empty one, or the shortest, of the next few: whoever chooses
+    /// The queue of a counter. In a full table it replaces an empty one, or the shortest, of the next few: a caller that chooses
     /// counters must not make every denial look at all of them.
     fn queue(&mut self, counter: u64, now: Micros) -> &mut VirtualQueue {
         if !self.by_counter.contains_key(&counter) {

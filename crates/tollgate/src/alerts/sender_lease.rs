@@ -3,7 +3,7 @@
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What is known of the lease.
+/// The lease, as far as it is known.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SenderLease {
     /// True if this control service has it, with the time of that answer; none before the first one.

@@ -20,7 +20,7 @@ pub struct ReserveLoad {
     pub length: Duration,
 }
 
-/// What came of the load on one instance.
+/// The result of the load on one instance.
 #[derive(Clone, Debug, Default)]
 pub struct ReserveObservation {
     /// Critical attempts.

@@ -84,7 +84,7 @@ impl FleetFigures {
         self.read_at.is_some_and(|at| at.elapsed() < READ_INTERVAL)
     }
 
-    /// Adds a rule that is looked at. Others are told of it with the next reading.
+    /// Adds a rule that is looked at. Others learn of it with the next reading.
     fn watch(&mut self, rule: Option<&RuleName>) {
         self.watched.retain(|(_, at)| at.elapsed() < WATCHED_TIME);
         let Some(rule) = rule else { return };

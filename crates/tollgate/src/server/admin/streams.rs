@@ -26,7 +26,7 @@ struct LastCheck(Option<(Instant, Option<Caller>)>);
 
 /// The place of one stream, until it is dropped.
 #[derive(Debug)]
-pub(super) struct StreamPlace {
+pub(super) struct StreamPermit {
     streams: OpenStreams,
     key: String,
     check: Arc<tokio::sync::Mutex<LastCheck>>,
@@ -37,7 +37,7 @@ impl OpenStreams {
     ///
     /// # Errors
     /// There are too many, in all or of this caller.
-    pub(super) fn open(&self, caller: &Caller) -> Result<StreamPlace, AdminProblem> {
+    pub(super) fn open(&self, caller: &Caller) -> Result<StreamPermit, AdminProblem> {
         let key = match &caller.session {
             Some(session) => format!("session:{session}"),
             None => caller.id.clone(),
@@ -55,7 +55,7 @@ impl OpenStreams {
             ));
         }
         streams.count += 1;
-        Ok(StreamPlace {
+        Ok(StreamPermit {
             check: Arc::clone(&streams.check),
             streams: self.clone(),
             key,
@@ -67,7 +67,7 @@ impl OpenStreams {
     }
 }
 
-impl StreamPlace {
+impl StreamPermit {
     /// The caller as a check of the last moment found it, of whichever of its streams, or else as `check` finds it now. None: its
     /// credential is no longer valid.
     pub(super) async fn check(&self, now: Instant, check: impl Future<Output = Option<Caller>>) -> Option<Caller> {
@@ -83,7 +83,7 @@ impl StreamPlace {
     }
 }
 
-impl Drop for StreamPlace {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
         let mut callers = self.streams.callers();
         if let Some(streams) = callers.get_mut(&self.key) {
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn no_caller_takes_the_places_of_all() {
         let streams = OpenStreams::default();
-        let mut places: Vec<StreamPlace> = Vec::new();
+        let mut places: Vec<StreamPermit> = Vec::new();
         for name in ["a", "b"] {
             places.extend((0..8).map(|_| streams.open(&caller(name)).expect("a place")));
             assert!(streams.open(&caller(name)).is_err());
@@ -134,7 +134,7 @@ mod tests {
     #[tokio::test]
     async fn the_streams_of_a_credential_share_a_check() {
         let streams = OpenStreams::default();
-        let places: Vec<StreamPlace> = (0..8).map(|_| streams.open(&caller("a")).expect("a place")).collect();
+        let places: Vec<StreamPermit> = (0..8).map(|_| streams.open(&caller("a")).expect("a place")).collect();
         let other = streams.open(&caller("b")).expect("a place");
         let start = Instant::now();
         let checks = Cell::new(0);

@@ -117,7 +117,7 @@ pub(crate) async fn read_native_roots() -> Arc<RootCertStore> {
     read.unwrap_or_else(|_| Arc::new(RootCertStore::empty()))
 }
 
-/// What is kept, or else what is read now. An empty set is not kept: the files may be there later.
+/// The set that is kept, or else the one that is read now. An empty set is not kept: the files may be there later.
 fn roots_once(kept: &OnceLock<Arc<RootCertStore>>, read: impl FnOnce() -> RootCertStore) -> Arc<RootCertStore> {
     if let Some(roots) = kept.get() {
         return Arc::clone(roots);

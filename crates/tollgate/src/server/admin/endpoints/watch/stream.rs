@@ -7,7 +7,7 @@ use crate::server::admin::problem::AdminProblem;
 use crate::server::admin::reply::{EventStream, Reply};
 use crate::server::admin::request::Call;
 use crate::server::admin::service::AdminService;
-use crate::server::admin::streams::StreamPlace;
+use crate::server::admin::streams::StreamPermit;
 use crate::server::telemetry::AlignedCount;
 use crate::server::telemetry::watch::events::{EventReader, LoggedEvent, RevisionEvent, WatchEvent};
 use crate::server::telemetry::watch::live::SampledDecision;
@@ -122,7 +122,7 @@ async fn send_events(
     wanted: &WantedEvents,
     reader: EventReader,
     sender: mpsc::Sender<Bytes>,
-    place: StreamPlace,
+    place: StreamPermit,
 ) {
     let service = Arc::clone(&call.service);
     let figures = service.gate.watch();
@@ -192,7 +192,7 @@ async fn send_events(
 /// Authenticates the caller again and again, who may have been logged out, disabled, or given another role, and ends when it may no
 /// longer read. It runs beside the events: a slow database delays none. An open stream does not renew the session, which ends after its
 /// idle time without a request.
-async fn check_caller(credential: Credential, place: StreamPlace, caller: watch::Sender<Option<Caller>>) {
+async fn check_caller(credential: Credential, place: StreamPermit, caller: watch::Sender<Option<Caller>>) {
     loop {
         sleep(CHECK_INTERVAL).await;
         let found = place.check(Instant::now(), credential.authenticate()).await;
