@@ -4,6 +4,7 @@
 use super::{FrontEnd, process, serve};
 use clap::Args;
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -70,7 +71,8 @@ struct Outcome {
 
 /// Kept connections, each with one request in flight.
 struct Pool {
-    free: RefCell<Vec<BufReader<TcpStream>>>,
+    /// The one that was used first is the next: none is idle for long.
+    free: RefCell<VecDeque<BufReader<TcpStream>>>,
     permits: Semaphore,
 }
 
@@ -323,9 +325,9 @@ impl Outcome {
 
 impl Pool {
     async fn open(address: SocketAddr, connections: usize) -> Result<Self, String> {
-        let mut free = Vec::with_capacity(connections);
+        let mut free = VecDeque::with_capacity(connections);
         for _ in 0..connections {
-            free.push(Self::connect(address).await?);
+            free.push_back(Self::connect(address).await?);
         }
         Ok(Self {
             free: RefCell::new(free),
@@ -352,10 +354,10 @@ impl Pool {
 
     async fn check(&self, caller: &str) -> Result<Option<u64>, String> {
         let _permit = self.permits.acquire().await.map_err(|error| error.to_string())?;
-        let stream = self.free.borrow_mut().pop();
+        let stream = self.free.borrow_mut().pop_front();
         let mut stream = stream.ok_or("a permit without a connection")?;
         let answer = check(&mut stream, caller).await;
-        self.free.borrow_mut().push(stream);
+        self.free.borrow_mut().push_back(stream);
         answer
     }
 }
