@@ -240,7 +240,7 @@ impl GateState {
             let signals = LoadSignals {
                 usage: self.queue.read_usage(now),
                 other_ppm: 0,
-                capacity_per_s: self.hold_times.capacity_per_s(now, self.queue.limit()),
+                capacity_per_s: self.hold_times.capacity_per_s(now, self.queue.usable()),
             };
             shedder.evaluate(now, &signals);
         }
