@@ -122,3 +122,32 @@ async fn a_check_that_cannot_be_decided_costs_no_limit_anything() {
     assert!(limiter.check_all(&beside).await.allowed);
     assert_eq!(left().await, 98);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_cannot_be_reached_does_not_end_the_renewal_of_the_others() {
+    let mut cluster = Cluster::start(ServerKind::Redis70);
+    let limiter = Limiter::new(open_for(&cluster, Duration::from_millis(300)));
+    let store = limiter.store();
+    let near = subject_on(&cluster, store, 0, "");
+    let far = subject_on(&cluster, store, 1, &near);
+    let slots = Concurrency::at_most(1).lease_ttl(Duration::from_secs(3_600));
+    let slots = limiter.concurrency("slots", slots).expect("valid");
+    let (_, permit) = limiter
+        .acquire_all(&[], &[SlotCheck::new(&slots, &far), SlotCheck::new(&slots, &near)])
+        .await;
+    let permit = permit.expect("slots are free");
+    let counter = named_limit(&limiter, "slots", *slots.limit());
+    let ttl = format!("PTTL {}", store.key_text(&counter.key(store, &[near.as_bytes()])));
+    let ttl_ms = |cluster: &Cluster| -> u64 {
+        let left = cluster.command(0, &ttl).expect("a term");
+        left.parse().expect("a number")
+    };
+    let first = ttl_ms(&cluster);
+    until("an older lease", async || ttl_ms(&cluster) + 2_000 < first).await;
+    for server in [4, 1] {
+        cluster.servers[server].kill();
+    }
+    let before = ttl_ms(&cluster);
+    assert!(permit.renew().await.is_err(), "one of them is away");
+    assert!(ttl_ms(&cluster) > before, "the other was renewed");
+}
