@@ -66,6 +66,18 @@ pub(crate) struct LeaseGuard<S: Store> {
     renewal: OnceLock<Renewal<S>>,
 }
 
+/// The renewal of a lease in all its counters. Neither an expired nor an unreachable one keeps the others from it.
+#[cfg(feature = "tokio")]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RenewedLease {
+    /// The shortest new term; none if no counter has one.
+    pub(crate) shortest: Option<Micros>,
+    /// True if it has expired in a counter.
+    pub(crate) has_expired: bool,
+    /// The error of a counter that could not be reached.
+    pub(crate) error: Option<crate::store::StoreError>,
+}
+
 /// A counter that a lease is held in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeldSlot<K> {
@@ -150,26 +162,30 @@ impl<S: Store> Permit<S> {
 }
 
 impl Permit {
-    /// Renews the lease for a whole term from now, for work longer than `lease_ttl`. Returns the shortest term of its
-    /// limits; `None` if one of them has expired.
+    /// Renews the lease for a whole term from now, for work longer than `lease_ttl`. Returns the shortest term of the limits
+    /// whose slots it still holds; `None` if all have expired.
     pub fn renew(&self) -> Option<Micros> {
         let guard = &*self.0;
-        let mut terms = guard
+        let terms = guard
             .slots()
-            .map(|slot| guard.store.renew_lease(slot.key, &slot.limit, guard.lease));
-        terms.try_fold(Micros::MAX, |shortest, term| Some(shortest.min(term?)))
+            .filter_map(|slot| guard.store.renew_lease(slot.key, &slot.limit, guard.lease));
+        terms.min()
     }
 }
 
 #[cfg(feature = "redis")]
 impl<S: SharedStore> Permit<S> {
-    /// Renews the lease for a whole term from now, for work longer than `lease_ttl`. Returns the shortest term of its
-    /// limits; `None` if one of them has expired.
+    /// Renews the lease for a whole term from now, for work longer than `lease_ttl`. Returns the shortest term of the limits
+    /// whose slots it still holds; `None` if all have expired.
     ///
     /// # Errors
-    /// The store could not be reached; the lease lasts as long as before.
+    /// The store could not be reached for a slot, which lasts as long as before. The others are renewed.
     pub async fn renew(&self) -> Result<Option<Micros>, StoreError> {
-        self.0.renew().await
+        let renewed = self.0.renew().await;
+        match renewed.error {
+            Some(error) => Err(error),
+            None => Ok(renewed.shortest),
+        }
     }
 }
 
@@ -199,15 +215,16 @@ impl<S: Store> LeaseGuard<S> {
     }
 
     /// Renews it in all its counters.
-    pub(crate) async fn renew(&self) -> Result<Option<Micros>, crate::store::StoreError> {
-        let mut shortest = Micros::MAX;
+    pub(crate) async fn renew(&self) -> RenewedLease {
+        let mut renewed = RenewedLease::default();
         for slot in self.slots() {
-            match self.store.renew(slot.key, &slot.limit, self.lease).await? {
-                Some(term) => shortest = shortest.min(term),
-                None => return Ok(None),
+            match self.store.renew(slot.key, &slot.limit, self.lease).await {
+                Ok(Some(term)) => renewed.shortest = Some(renewed.shortest.map_or(term, |shortest| shortest.min(term))),
+                Ok(None) => renewed.has_expired = true,
+                Err(error) => renewed.error = Some(error),
             }
         }
-        Ok(Some(shortest))
+        renewed
     }
 }
 

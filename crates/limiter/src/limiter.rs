@@ -222,9 +222,10 @@ impl<S: Store> Limiter<S> {
 
     /// Checks all at one instant: every check is charged if every one passes, otherwise none is.
     pub async fn settle(&self, checks: &[LimitCheck<'_, S>]) -> Settlement {
-        self.store
-            .settle(&self.charges(checks), crate::lease::random_id())
-            .await
+        let charges = self.charges(checks);
+        let mut settlement = self.store.settle(&charges, crate::lease::random_id()).await;
+        self.deny_undecided(&charges, &mut settlement).await;
+        settlement
     }
 
     /// Does the same, and takes a slot of each concurrency limit: the permit holds them. The outcomes are those of the checks,
@@ -267,16 +268,20 @@ impl<S: Store> Limiter<S> {
         correct_charge(&*self.store, &charge, actual).await
     }
 
-    /// Denies a request of which a charge could not be decided, and reverses the others. A key with a foreign value is left
-    /// out of the settlement, and is not counted.
+    /// Denies a request of which a charge could not be decided, and reverses the others: those of other nodes, and those
+    /// beside a key with a foreign value, which is not counted. Nothing is left to reverse if a limit denies the request.
     pub(crate) async fn deny_undecided(&self, charges: &[Charge<S::Key>], settlement: &mut Settlement) {
         let is_undecided = |(charge, outcome): (&Charge<S::Key>, &Result<Outcome, StoreError>)| {
             charge.policy != Policy::Shadow && outcome.is_err()
         };
-        if settlement.allowed && charges.iter().zip(&settlement.outcomes).any(is_undecided) {
-            self.store.compensate(charges, settlement).await;
-            settlement.allowed = false;
+        if settlement.is_denied(charges) {
+            return;
         }
+        let is_undecided = charges.iter().zip(&settlement.outcomes).any(is_undecided);
+        if is_undecided {
+            self.store.compensate(charges, settlement).await;
+        }
+        settlement.allowed = !is_undecided;
     }
 
     /// Decides as [`Limiter::settle`] does, and consumes nothing.
@@ -302,7 +307,7 @@ impl<S: Store> Limiter<S> {
         charges
     }
 
-    /// The permit for the slots that a settlement took; none if it is denied.
+    /// The permit for the slots that a settlement took; none if a limit denies it. Those of an undecided one are taken.
     fn held_slots(
         &self,
         charges: &[Charge<S::Key>],
@@ -310,7 +315,7 @@ impl<S: Store> Limiter<S> {
         checks: usize,
         lease: LeaseId,
     ) -> Option<Permit<S>> {
-        if !settlement.allowed {
+        if settlement.is_denied(charges) {
             return None;
         }
         let slots = charges.iter().zip(&settlement.outcomes).skip(checks);

@@ -8,6 +8,7 @@ pub(crate) mod denial;
 pub use self::actual_cost::{ActualCost, CostTotals};
 pub use self::denial::{Denial, DenialKind};
 
+use crate::headers::RetryAfter;
 use http::HeaderMap;
 use http::request::Parts;
 use std::fmt;
@@ -31,6 +32,12 @@ pub trait AdmissionControl: Send + Sync + 'static {
     /// True if it may delay requests: then a layer that holds as many as it may denies before anything is charged.
     fn may_delay(&self) -> bool {
         true
+    }
+
+    /// The form of `Retry-After` in denials by the layer itself: those of [`Protection`](crate::protect::Protection), and
+    /// of a layer that holds as many requests as it may.
+    fn retry_after(&self) -> RetryAfter {
+        RetryAfter::default()
     }
 }
 

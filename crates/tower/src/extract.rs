@@ -43,7 +43,7 @@ pub struct PathKey;
 #[derive(Clone, Copy, Debug)]
 pub struct MethodKey;
 
-/// Extracts the host in lower case, without its port.
+/// Extracts the host in lower case, without user and port.
 #[derive(Clone, Copy, Debug)]
 pub struct HostKey;
 
@@ -69,7 +69,7 @@ pub const fn method() -> MethodKey {
     MethodKey
 }
 
-/// Extracts the host in lower case, without its port: of `:authority`, or of the `Host` header.
+/// Extracts the host in lower case, without user and port: of `:authority`, or of the `Host` header.
 pub const fn host() -> HostKey {
     HostKey
 }
@@ -117,7 +117,7 @@ impl KeyExtractor for MethodKey {
 
 impl KeyExtractor for HostKey {
     fn key<'h>(&self, head: &'h Parts, _: Option<IpAddr>) -> Option<RequestKey<'h>> {
-        let authority = head.uri.authority().map(|authority| authority.as_str().as_bytes());
+        let authority = head.uri.authority().map(|authority| authority.host().as_bytes());
         let host = authority.or_else(|| head.headers.get(HOST).map(|value| value.as_bytes()))?;
         Some(normalize_host(host).into())
     }

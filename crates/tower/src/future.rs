@@ -198,7 +198,7 @@ where
                     match (slot, grant.take()) {
                         (Ok(slot), None) => options.decide(pending, slot),
                         (Ok(slot), Some(grant)) => options.serve(pending, grant.into_grant(), Some(slot)),
-                        (Err(denial), _) => Step::deny(denial, &pending.head),
+                        (Err(denial), _) => Step::deny(options.refuse(denial), &pending.head),
                     }
                 }
                 StepProjection::Deciding {
@@ -289,7 +289,7 @@ impl<D: AdmissionControl> LayerOptions<D> {
                 pending: Some(pending),
                 grant: Some(grant),
             },
-            Some(Err(denial)) => Step::deny(denial, &pending.head),
+            Some(Err(denial)) => Step::deny(self.refuse(denial), &pending.head),
         }
     }
 

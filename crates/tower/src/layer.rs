@@ -165,7 +165,10 @@ where
             None => None,
             Some(protection) => match protection.enter(&head, options.peer(&head), class) {
                 Ok(entry) => Some(entry),
-                Err(denial) => return ResponseFuture::denied(denial, DenialForm::of_request(&head.headers)),
+                Err(denial) => {
+                    let denial = options.refuse(denial);
+                    return ResponseFuture::denied(denial, DenialForm::of_request(&head.headers));
+                }
             },
         };
         let slot = match slot {
@@ -253,9 +256,14 @@ impl<D: AdmissionControl> LayerOptions<D> {
         let held = HoldGuard(Arc::clone(&self.held));
         if self.held.fetch_add(1, Ordering::AcqRel) >= self.max_held {
             // Dropping it gives the place back.
-            return Err(Denial::reduced("max_held", "Too many requests are held already."));
+            return Err(self.refuse(Denial::reduced("max_held", "Too many requests are held already.")));
         }
         Ok(Some(held))
+    }
+
+    /// A denial by the layer itself, with its `Retry-After`.
+    pub(crate) fn refuse(&self, denial: Box<Denial>) -> Box<Denial> {
+        denial.with_retry_after(self.control.retry_after())
     }
 
     /// Hands the permit and the cell of the actual cost to the handler, and returns what the response needs.

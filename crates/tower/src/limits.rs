@@ -212,6 +212,10 @@ impl<S: Store + 'static> AdmissionControl for LimitSet<S> {
     fn may_delay(&self) -> bool {
         self.inner.may_delay
     }
+
+    fn retry_after(&self) -> RetryAfter {
+        self.inner.settings.retry_after
+    }
 }
 
 impl<S: Store + 'static> SetInner<S> {

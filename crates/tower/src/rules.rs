@@ -184,6 +184,10 @@ impl<S: CounterStore + 'static> AdmissionControl for RuleLimits<S> {
     fn may_delay(&self) -> bool {
         self.inner.active().may_delay
     }
+
+    fn retry_after(&self) -> RetryAfter {
+        self.inner.options.settings.retry_after
+    }
 }
 
 impl<S: CounterStore> RulesInner<S> {

@@ -85,7 +85,8 @@ pub struct SlotGrant {
 /// The use of the slots since the last reading: input of the load shedder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotUsage {
-    /// Mean slots in flight over the limit, in ppm.
+    /// Mean slots in flight over the limit, in ppm. With a reserve, that of ordinary requests over the slots that they may
+    /// take, if it is more: the reserve is free while they wait.
     pub in_flight_ppm: u64,
     /// The shortest age of the oldest waiter: a burst that drained meanwhile is not overload.
     pub wait_min: Micros,
@@ -112,6 +113,8 @@ struct UsageMeter {
     updated_at: Micros,
     /// Slots times microseconds.
     slot_time: u128,
+    /// Those of all classes but `critical`.
+    ordinary_time: u128,
     wait_min: Option<Micros>,
 }
 
@@ -216,12 +219,18 @@ impl SlotQueue {
     pub fn read_usage(&mut self, now: Micros) -> SlotUsage {
         self.advance(now);
         let elapsed = u128::from(now.get().saturating_sub(self.meter.read_at.get()));
-        let slots = u128::from(self.config.limit.max(1));
-        let whole = u128::from(WHOLE_PPM);
-        let mean = (self.meter.slot_time * whole).checked_div(elapsed * slots);
-        let current = u128::from(self.in_flight) * whole / slots;
+        let share = |slot_time: u128, in_flight: u64, slots: u64| {
+            if slots == 0 {
+                return 0;
+            }
+            let whole = u128::from(WHOLE_PPM);
+            let mean = (slot_time * whole).checked_div(elapsed * u128::from(slots));
+            mean.unwrap_or_else(|| u128::from(in_flight) * whole / u128::from(slots))
+        };
+        let all = share(self.meter.slot_time, self.in_flight, self.config.limit.max(1));
+        let ordinary = share(self.meter.ordinary_time, self.ordinary, self.ordinary_limit());
         let usage = SlotUsage {
-            in_flight_ppm: u64::try_from(mean.unwrap_or(current)).unwrap_or(u64::MAX),
+            in_flight_ppm: u64::try_from(all.max(ordinary)).unwrap_or(u64::MAX),
             wait_min: self
                 .meter
                 .wait_min
@@ -232,6 +241,7 @@ impl SlotQueue {
             read_at: now,
             updated_at: now,
             slot_time: 0,
+            ordinary_time: 0,
             wait_min: Some(self.oldest_age(now)),
         };
         usage
@@ -260,6 +270,13 @@ impl SlotQueue {
             .saturating_mul(self.config.reserve_ppm)
             .div_ceil(WHOLE_PPM);
         self.config.limit.saturating_sub(reserved)
+    }
+
+    /// The slots that the present requests can fill: those of ordinary ones, and those of the reserve in use. All of them
+    /// without a reserve. The capacity of a service is that of these slots.
+    pub fn usable(&self) -> u64 {
+        let critical = self.in_flight.saturating_sub(self.ordinary);
+        self.ordinary_limit().saturating_add(critical).min(self.config.limit)
     }
 
     const fn may_take(&self, class: PriorityClass) -> bool {
@@ -299,6 +316,7 @@ impl SlotQueue {
     fn advance(&mut self, now: Micros) {
         let elapsed = now.get().saturating_sub(self.meter.updated_at.get());
         self.meter.slot_time += u128::from(elapsed) * u128::from(self.in_flight);
+        self.meter.ordinary_time += u128::from(elapsed) * u128::from(self.ordinary);
         self.meter.updated_at = self.meter.updated_at.max(now);
     }
 

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use tollgate_core::Micros;
 use tollgate_core::protect::{
-    LoadShedder, LoadSignals, PriorityClass, ShedSelection, ShedderConfig, ShedderConfigError, SlotUsage, WHOLE_PPM,
-    signal_ppm, work_ppm,
+    HoldTimes, LoadShedder, LoadSignals, PriorityClass, QueueEntry, ShedSelection, ShedderConfig, ShedderConfigError,
+    SlotDecision, SlotQueue, SlotQueueConfig, SlotUsage, WHOLE_PPM, signal_ppm, work_ppm,
 };
 
 fn signals() -> impl Strategy<Value = LoadSignals> {
@@ -219,5 +219,61 @@ fn a_signal_is_three_quarters_at_ok_and_everything_at_full() {
             wait_min: Micros::from_millis(wait_ms),
         };
         assert_eq!(work_ppm(usage), expected);
+    }
+}
+
+/// The level after five seconds of ordinary requests, as many more than their slots can serve as `percent` says.
+/// Each holds its slot for 100 ms.
+fn level_under_load(reserve_ppm: u64, percent: u64) -> u64 {
+    let config = SlotQueueConfig {
+        limit: 200,
+        reserve_ppm,
+        queue_max: 100,
+        wait_max: Micros::from_millis(50),
+    };
+    let mut queue = SlotQueue::new(config, Micros::ZERO);
+    let mut shedder = shedder(ShedderConfig::default());
+    let mut hold_times = HoldTimes::default();
+    let mut ends = std::collections::VecDeque::new();
+    let (hold, arrivals) = (100, queue.ordinary_limit() * percent / 100);
+    let mut arrived = 0;
+    for millis in 0..5_000 {
+        let now = Micros::from_millis(millis);
+        while ends.front() == Some(&millis) {
+            ends.pop_front();
+            queue.release(now, PriorityClass::Normal);
+            hold_times.record(now, Micros::from_millis(hold));
+        }
+        while queue.expire(now).is_some() {}
+        while queue.grant(now).is_some() {
+            ends.push_back(millis + hold);
+        }
+        while arrived < arrivals * millis / hold {
+            arrived += 1;
+            if shedder.is_due(now) {
+                let signals = LoadSignals {
+                    usage: queue.read_usage(now),
+                    other_ppm: 0,
+                    capacity_per_s: hold_times.capacity_per_s(now, queue.usable()),
+                };
+                shedder.evaluate(now, &signals);
+            }
+            let is_shed = shedder.sheds(now, PriorityClass::Normal, arrived, 0);
+            if !is_shed && queue.enter(now, QueueEntry::default()) == SlotDecision::Allow {
+                ends.push_back(millis + hold);
+            }
+        }
+    }
+    shedder.level_ppm()
+}
+
+#[test]
+fn a_reserve_does_not_hide_the_overload_of_ordinary_requests() {
+    for reserve_ppm in [0, 200_000, 500_000] {
+        let level = level_under_load(reserve_ppm, 200);
+        assert!((100_000..600_000).contains(&level), "{level} with {reserve_ppm}");
+        let level = level_under_load(reserve_ppm, 120);
+        assert!((50_000..250_000).contains(&level), "{level} with {reserve_ppm}");
+        assert_eq!(level_under_load(reserve_ppm, 70), 0, "with {reserve_ppm}");
     }
 }

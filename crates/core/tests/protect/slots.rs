@@ -34,6 +34,7 @@ struct Owner {
     holders: Vec<PriorityClass>,
     waiters: BTreeMap<WaiterId, (PriorityClass, Micros)>,
     slot_time: u64,
+    ordinary_time: u64,
 }
 
 impl Owner {
@@ -79,6 +80,7 @@ impl Owner {
             Op::Release(_) | Op::Leave(_) => {}
             Op::Wait(span) => {
                 self.slot_time += span * self.holders.len() as u64;
+                self.ordinary_time += span * self.ordinary();
                 self.now = Micros::new(self.now.get() + span);
                 while let Some(id) = self.queue.expire(self.now) {
                     let (_, since) = self.waiters.remove(&id).expect("it waited");
@@ -113,13 +115,14 @@ impl Owner {
 
     fn may_take(&self, class: PriorityClass) -> bool {
         let reserved = (self.config.limit * self.config.reserve_ppm).div_ceil(WHOLE_PPM);
-        let ordinary = self
-            .holders
-            .iter()
-            .filter(|class| **class != PriorityClass::Critical)
-            .count() as u64;
         let is_critical = class == PriorityClass::Critical;
-        (self.holders.len() as u64) < self.config.limit && (is_critical || ordinary + reserved < self.config.limit)
+        (self.holders.len() as u64) < self.config.limit
+            && (is_critical || self.ordinary() + reserved < self.config.limit)
+    }
+
+    fn ordinary(&self) -> u64 {
+        let ordinary = |class: &&PriorityClass| **class != PriorityClass::Critical;
+        self.holders.iter().filter(ordinary).count() as u64
     }
 }
 
@@ -139,13 +142,17 @@ proptest! {
             holders: Vec::new(),
             waiters: BTreeMap::new(),
             slot_time: 0,
+            ordinary_time: 0,
         };
         for op in ops {
             owner.step(op)?;
         }
         if owner.now > Micros::ZERO {
             let usage = owner.queue.read_usage(owner.now);
-            prop_assert_eq!(usage.in_flight_ppm, owner.slot_time * WHOLE_PPM / owner.now.get() / owner.config.limit);
+            let share = |slot_time: u64, slots| (slot_time * WHOLE_PPM / owner.now.get()).checked_div(slots).unwrap_or(0);
+            let reserved = (owner.config.limit * owner.config.reserve_ppm).div_ceil(WHOLE_PPM);
+            let ordinary = share(owner.ordinary_time, owner.config.limit - reserved);
+            prop_assert_eq!(usage.in_flight_ppm, share(owner.slot_time, owner.config.limit).max(ordinary));
         }
     }
 }
@@ -230,4 +237,54 @@ fn the_shortest_age_of_the_oldest_waiter_tells_a_burst_from_overload() {
     assert_eq!(queue.read_usage(ms(300)).wait_min, Micros::ZERO);
     assert_eq!(queue.read_usage(ms(400)).wait_min, ms(70));
     assert_eq!(queue.read_usage(ms(400)).in_flight_ppm, WHOLE_PPM);
+}
+
+/// The slots of a queue of ten with this reserve: eight ordinary requests for one tick, then two critical ones as well.
+fn usage_with_reserve(reserve_ppm: u64) -> [(u64, u64); 2] {
+    let config = SlotQueueConfig {
+        limit: 10,
+        reserve_ppm,
+        queue_max: 0,
+        wait_max: Micros::from_secs(1),
+    };
+    let mut queue = SlotQueue::new(config, Micros::ZERO);
+    let ms = Micros::from_millis;
+    for _ in 0..8 {
+        assert_eq!(queue.enter(Micros::ZERO, QueueEntry::default()), SlotDecision::Allow);
+    }
+    let ordinary = (queue.read_usage(ms(100)).in_flight_ppm, queue.usable());
+    for _ in 0..2 {
+        let critical = QueueEntry {
+            class: PriorityClass::Critical,
+            position: QueuePosition::Back,
+        };
+        assert_eq!(queue.enter(ms(100), critical), SlotDecision::Allow);
+    }
+    [ordinary, (queue.read_usage(ms(200)).in_flight_ppm, queue.usable())]
+}
+
+#[test]
+fn ordinary_requests_that_fill_their_slots_are_full_use() {
+    assert_eq!(usage_with_reserve(200_000), [(WHOLE_PPM, 8), (WHOLE_PPM, 10)]);
+    assert_eq!(usage_with_reserve(100_000), [(888_888, 9), (WHOLE_PPM, 10)]);
+    assert_eq!(usage_with_reserve(0), [(800_000, 10), (WHOLE_PPM, 10)]);
+}
+
+#[test]
+fn a_reserve_of_all_slots_leaves_the_use_of_critical_requests() {
+    let config = SlotQueueConfig {
+        limit: 4,
+        reserve_ppm: WHOLE_PPM,
+        queue_max: 0,
+        wait_max: Micros::from_secs(1),
+    };
+    let mut queue = SlotQueue::new(config, Micros::ZERO);
+    assert_eq!(queue.read_usage(Micros::ZERO).in_flight_ppm, 0);
+    assert_eq!(queue.enter(Micros::ZERO, QueueEntry::default()), SlotDecision::Deny);
+    let critical = QueueEntry {
+        class: PriorityClass::Critical,
+        position: QueuePosition::Back,
+    };
+    assert_eq!(queue.enter(Micros::ZERO, critical), SlotDecision::Allow);
+    assert_eq!(queue.read_usage(Micros::from_millis(100)).in_flight_ppm, 250_000);
 }

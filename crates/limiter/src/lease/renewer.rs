@@ -2,7 +2,7 @@
 //!
 //! It does not depend on the holder's progress: a server does not poll the body of a response while its client is stalled.
 
-use super::{LeaseGuard, Permit};
+use super::{LeaseGuard, Permit, RenewedLease};
 use crate::store::Store;
 use futures_util::future::join_all;
 use std::collections::HashMap;
@@ -49,6 +49,8 @@ struct HeldLease<S: Store> {
     guard: Weak<LeaseGuard<S>>,
     renewed_at: Instant,
     ttl: Duration,
+    /// True if it has expired for one of its limits.
+    has_expired: bool,
 }
 
 impl<S: Store + 'static> LeaseRenewer<S> {
@@ -76,6 +78,7 @@ impl<S: Store + 'static> LeaseRenewer<S> {
             guard: Arc::downgrade(guard),
             renewed_at: Instant::now(),
             ttl: ttl.into(),
+            has_expired: false,
         };
         registry.shard(guard.lease()).insert(guard.lease(), held);
         let is_shorter = registry.shortest_ttl_us.fetch_min(ttl.get(), Ordering::AcqRel) > ttl.get();
@@ -105,7 +108,8 @@ impl<S: Store> LeaseRenewer<S> {
         self.registry.renewed.load(Ordering::Relaxed)
     }
 
-    /// The number of permits whose lease had expired before it was renewed. Their slots may be held twice.
+    /// The number of permits whose lease had expired before it was renewed, for one of its limits at least. Their slots may
+    /// be held twice.
     pub fn expired(&self) -> u64 {
         self.registry.expired.load(Ordering::Relaxed)
     }
@@ -192,26 +196,31 @@ impl<S: Store> Registry<S> {
                 }
                 let results = join_all(batch.iter().map(|guard| guard.renew())).await;
                 for (guard, result) in batch.iter().zip(results) {
-                    self.record(guard, now, result.map(|term| term.is_some()));
+                    self.record(guard, now, &result);
                 }
             }
         }
     }
 
-    /// Records a renewal. After an error the lease is due again at the next tick.
-    fn record<E>(&self, guard: &Arc<LeaseGuard<S>>, renewed_at: Instant, result: Result<bool, E>) {
-        match result {
-            Ok(true) => {
-                self.renewed.fetch_add(1, Ordering::Relaxed);
-                if let Some(held) = self.shard(guard.lease()).get_mut(&guard.lease()) {
-                    held.renewed_at = renewed_at;
-                }
-            }
-            Ok(false) => {
-                self.expired.fetch_add(1, Ordering::Relaxed);
-                self.shard(guard.lease()).remove(&guard.lease());
-            }
-            Err(_) => {}
+    /// Records a renewal. After an error the lease is due again at the next tick. It is forgotten when it has expired for
+    /// all its limits.
+    fn record(&self, guard: &Arc<LeaseGuard<S>>, renewed_at: Instant, renewed: &RenewedLease) {
+        let mut shard = self.shard(guard.lease());
+        let Some(held) = shard.get_mut(&guard.lease()) else {
+            return;
+        };
+        if renewed.has_expired && !held.has_expired {
+            held.has_expired = true;
+            self.expired.fetch_add(1, Ordering::Relaxed);
+        }
+        if renewed.error.is_some() {
+            return;
+        }
+        if renewed.shortest.is_some() {
+            held.renewed_at = renewed_at;
+            self.renewed.fetch_add(1, Ordering::Relaxed);
+        } else {
+            shard.remove(&guard.lease());
         }
     }
 }

@@ -98,10 +98,7 @@ impl<S: SharedStore> Limiter<S> {
     /// Checks all at one instant: every check is charged if every one passes, otherwise none is. The settlement says of
     /// each limit where it was decided. A limit that could not be decided has an error, and the request is denied.
     pub async fn check_all(&self, checks: &[LimitCheck<'_, S>]) -> Settlement {
-        let charges = self.charges(checks);
-        let mut settlement = self.store.settle(&charges, crate::lease::random_id()).await;
-        self.deny_undecided(&charges, &mut settlement).await;
-        settlement
+        self.settle(checks).await
     }
 
     /// Checks all at one instant, and takes a slot of each concurrency limit: every check is charged and every slot taken, or

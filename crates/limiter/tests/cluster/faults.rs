@@ -6,10 +6,13 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tollgate_core::{Charge, LeaseId, Micros};
+use tollgate_limiter::limits::Concurrency;
 use tollgate_limiter::store::redis::{Redis, RedisKey};
 use tollgate_limiter::store::{Keyspace, Settlement, Store, StoreError};
 use tollgate_limiter::testing::cluster::Cluster;
+use tollgate_limiter::testing::counters::named_limit;
 use tollgate_limiter::testing::servers::{Server, ServerKind};
+use tollgate_limiter::{Limiter, SlotCheck};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_waits_for_a_cluster_that_was_never_there_and_it_is_found_when_it_is() {
@@ -272,4 +275,34 @@ async fn a_store_that_finds_nobody_says_so() {
         error.starts_with("no server of the cluster answers: ")
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_leaves_before_the_answer_leaves_no_slot_taken() {
+    let cluster = patient();
+    let limiter = Limiter::new(open(&cluster));
+    let store = limiter.store();
+    let one = subject_on(&cluster, store, 0, "");
+    let two = subject_on(&cluster, store, 1, &one);
+    // Far longer than anybody waits here for the slots.
+    let slots = Concurrency::at_most(1).lease_ttl(Duration::from_secs(3_600));
+    let slots = limiter.concurrency("slots", slots).expect("valid");
+    let counter = named_limit(&limiter, "slots", *slots.limit());
+    let keys = [&one, &two].map(|subject| counter.key(store, &[subject.as_bytes()]));
+    cluster.servers[1].freeze();
+    let pending = tokio::spawn({
+        let (limiter, slots, one, two) = (limiter.clone(), slots.clone(), one.clone(), two.clone());
+        async move {
+            let checks = [SlotCheck::new(&slots, &one), SlotCheck::new(&slots, &two)];
+            limiter.acquire_all(&[], &checks).await
+        }
+    });
+    let exists = format!("EXISTS {}", store.key_text(&keys[0]));
+    until("a slot", async || cluster.command(0, &exists) == Ok("1".to_owned())).await;
+    pending.abort();
+    assert!(pending.await.is_err(), "it was still asking");
+    cluster.servers[1].thaw();
+    for key in keys {
+        until("it is free", async || remaining(store, key, slots.limit()).await == 1).await;
+    }
 }

@@ -157,3 +157,57 @@ rules:
         (expected, vec![99, 0, 960, 50])
     );
 }
+
+#[test]
+fn a_slot_that_has_expired_does_not_end_the_renewal_of_the_others() {
+    let (store, clock) = stopped_store();
+    let limiter = Limiter::new(Arc::into_inner(store).expect("no clone"));
+    let slots = |id, ttl| {
+        let slots = Concurrency::at_most(1).lease_ttl(Duration::from_secs(ttl));
+        limiter.concurrency(id, slots).expect("valid")
+    };
+    let (short, long) = (slots("short", 5), slots("long", 10));
+    let (_, permit) = limiter.acquire_all(&[], &[SlotCheck::new(&short, "x"), SlotCheck::new(&long, "x")]);
+    let permit = permit.expect("slots are free");
+    assert_eq!(permit.renew(), Some(Micros::from_secs(5)));
+    for _ in 0..3 {
+        clock.advance(Micros::from_secs(6));
+        assert_eq!(permit.renew(), Some(Micros::from_secs(10)));
+        assert!(limiter.acquire(&long, "x").is_err(), "it is still held");
+        assert!(limiter.acquire(&short, "x").is_ok());
+    }
+    clock.advance(Micros::from_secs(11));
+    assert_eq!(permit.renew(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewer_keeps_what_is_left_of_a_permit() {
+    const RULES: &str = r"
+rules:
+- { id: user, per: user, algorithm: concurrency, limit: 1, lease_ttl: 5s }
+- { id: all, algorithm: concurrency, limit: 2, lease_ttl: 10s }
+";
+    let (store, clock) = stopped_store();
+    let limiter = RuleLimiter::new(rules(RULES), store);
+    let renewer = LeaseRenewer::new();
+    let attributes = attributes(&["user=a"]);
+    let (_, permit) = limiter.acquire_now(&attempt(&attributes, 1));
+    let permit = permit.expect("slots are free");
+    renewer.keep(&permit);
+    // The store's clock alone goes on, as if this process had been stopped.
+    clock.advance(Micros::from_secs(6));
+    for _ in 0..400 {
+        clock.advance(Micros::from_millis(100));
+        tokio::time::advance(Duration::from_millis(100)).await;
+        for _ in 0..4 {
+            tokio::task::yield_now().await;
+        }
+    }
+    assert_eq!(remaining(&limiter, &["user=a"]), [1, 1]);
+    assert_eq!((renewer.held(), renewer.expired()), (1, 1));
+    // And is done when nothing is.
+    clock.advance(Micros::from_secs(11));
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    assert_eq!((renewer.held(), renewer.expired()), (0, 1));
+    drop(permit);
+}

@@ -1,9 +1,11 @@
 //! Denials as responses: problem details, or a gRPC status.
 
 use crate::headers::problem::{DenialProblem, ProblemKind};
+use crate::headers::{RetryAfter, retry_after};
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, Response, StatusCode};
+use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::{Micros, Retry};
 
 /// A denial, before it is written in the protocol of the request.
@@ -54,15 +56,21 @@ impl Denial {
 
     /// A denial that protects the service, for one second at least.
     pub(crate) fn reduced(policy: &str, detail: &str) -> Box<Self> {
-        let mut denial = Box::new(Self {
+        Box::new(Self {
             detail: Some(detail.to_owned()),
             policies: vec![policy.into()],
             ..Self::new(DenialKind::Reduced, Retry::After(Micros::from_secs(1)))
-        });
-        denial
-            .headers
-            .insert(http::header::RETRY_AFTER, HeaderValue::from_static("1"));
-        denial
+        })
+    }
+
+    /// The denial with `Retry-After` in this form, as of the machine's time.
+    pub(crate) fn with_retry_after(mut self: Box<Self>, settings: RetryAfter) -> Box<Self> {
+        let now = Clock::wall().now();
+        let after = retry_after(settings, self.retry, Micros::ZERO, now, fastrand::u32(..));
+        if let Some(value) = after.and_then(|after| HeaderValue::try_from(after).ok()) {
+            self.headers.insert(RETRY_AFTER, value);
+        }
+        self
     }
 
     /// The status of its response, unless that is one of gRPC.

@@ -48,8 +48,10 @@ fn without_authority(uri: &[u8]) -> &[u8] {
     rest.get(path..).unwrap_or_default()
 }
 
-/// Normalizes a host: lower case, no port, no final dot.
+/// Normalizes a host: lower case, no user, no port, no final dot.
 pub fn normalize_host(value: &[u8]) -> Cow<'_, [u8]> {
+    let host = value.iter().rposition(|byte| *byte == b'@').map_or(0, |at| at + 1);
+    let value = value.get(host..).unwrap_or_default();
     let mut parts = value.rsplitn(2, |byte| *byte == b':');
     let name = match (parts.next(), parts.next()) {
         (Some(port), Some(name)) if port.iter().all(u8::is_ascii_digit) => name,

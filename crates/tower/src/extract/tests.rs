@@ -32,6 +32,32 @@ fn a_key_is_what_the_request_says() {
 }
 
 #[test]
+fn a_caller_does_not_choose_a_part_of_its_host() {
+    let of_header = |value: &[u8]| bytes(&host(), &head("/", &[("host", value)]), None).expect("a host");
+    for (written, expected) in [
+        ("Example.COM:8080", "example.com"),
+        ("a@Example.COM:8080", "example.com"),
+        ("a:b@example.com.", "example.com"),
+        ("a@[::1]:80", "[::1]"),
+    ] {
+        assert_eq!(of_header(written.as_bytes()), expected.as_bytes(), "{written}");
+        let head = head(&format!("http://{written}/"), &[("host", b"other")]);
+        assert_eq!(
+            bytes(&host(), &head, None).as_deref(),
+            Some(expected.as_bytes()),
+            "{written}"
+        );
+    }
+    for (written, expected) in [
+        ("a@b@example.com", "example.com"),
+        ("@example.com", "example.com"),
+        ("a@", ""),
+    ] {
+        assert_eq!(normalize_host(written.as_bytes()), expected.as_bytes(), "{written}");
+    }
+}
+
+#[test]
 fn a_network_of_ipv6_is_one_client() {
     let head = head("/", &[]);
     let key = |bits: u8, address: &str| {

@@ -29,6 +29,7 @@ struct Shared {
     hash: RandomState,
     caller: Option<Arc<dyn KeyExtractor>>,
     wait_max: Duration,
+    has_shedder: bool,
 }
 
 struct GateState {
@@ -98,6 +99,7 @@ impl ProtectionGate {
             hash: RandomState::new(),
             caller: protection.caller.clone(),
             wait_max: protection.wait_max,
+            has_shedder: protection.shedder.is_some(),
         })))
     }
 
@@ -108,13 +110,14 @@ impl ProtectionGate {
         peer: Option<IpAddr>,
         class: PriorityClass,
     ) -> Result<Result<SlotGuard, SlotWaiter>, Box<Denial>> {
+        // Before the lock: the extractor is not ours.
+        let caller = self.0.has_shedder.then(|| self.caller_hash(head, peer));
         let now = self.now();
         let mut state = self.lock();
-        if state.shedder.is_some() {
-            let caller = self.caller_hash(head, peer, now);
-            if state.sheds(now, class, caller) {
-                return Err(Denial::reduced("protect.shed", "The service is overloaded."));
-            }
+        if let Some(caller) = caller
+            && state.sheds(now, class, caller)
+        {
+            return Err(Denial::reduced("protect.shed", "The service is overloaded."));
         }
         let entry = QueueEntry {
             class,
@@ -208,8 +211,8 @@ impl ProtectionGate {
     }
 
     /// The keyed hash of the caller and the hour, so that no caller can look for a cohort that is served.
-    fn caller_hash(&self, head: &Parts, peer: Option<IpAddr>, now: Micros) -> u64 {
-        let hour = now.get() / HOUR_US;
+    fn caller_hash(&self, head: &Parts, peer: Option<IpAddr>) -> u64 {
+        let hour = self.now().get() / HOUR_US;
         let peer_key = || peer.map(|peer| RequestKey::from_address(peer, IPV6_PREFIX_BITS));
         let key = match &self.0.caller {
             Some(caller) => caller.key(head, peer).or_else(peer_key),
@@ -223,6 +226,12 @@ impl ProtectionGate {
 
     fn now(&self) -> Micros {
         Micros::new(self.0.stopwatch.elapsed_ns(self.0.started) / 1_000)
+    }
+
+    /// True while somebody holds the lock.
+    #[cfg(test)]
+    pub(super) fn is_locked(&self) -> bool {
+        self.0.state.try_lock().is_err()
     }
 
     fn lock(&self) -> MutexGuard<'_, GateState> {
@@ -240,7 +249,7 @@ impl GateState {
             let signals = LoadSignals {
                 usage: self.queue.read_usage(now),
                 other_ppm: 0,
-                capacity_per_s: self.hold_times.capacity_per_s(now, self.queue.limit()),
+                capacity_per_s: self.hold_times.capacity_per_s(now, self.queue.usable()),
             };
             shedder.evaluate(now, &signals);
         }

@@ -1,5 +1,7 @@
 use super::*;
+use crate::extract::key_fn;
 use http::Request;
+use std::sync::OnceLock;
 use std::task::{Context, Poll, Waker};
 
 fn gate(protection: Protection) -> ProtectionGate {
@@ -87,4 +89,19 @@ async fn the_reserve_is_for_critical_requests_alone() {
     let slots: Vec<_> = (0..5).map(|_| enter(&gate, PriorityClass::Normal)).collect();
     assert_eq!(slots.iter().filter(|slot| slot.is_ok()).count(), 4);
     assert!(enter(&gate, PriorityClass::Critical).is_ok());
+}
+
+#[tokio::test]
+async fn the_extractor_of_callers_runs_without_the_lock() {
+    let entered: Arc<OnceLock<ProtectionGate>> = Arc::default();
+    let was_locked: Arc<OnceLock<bool>> = Arc::default();
+    let (inside, outcome) = (Arc::clone(&entered), Arc::clone(&was_locked));
+    let caller = key_fn(move |_| {
+        outcome.set(inside.get()?.is_locked()).ok();
+        Some("a")
+    });
+    let gate = ProtectionGate::new(&Protection::in_flight(1).caller(caller)).expect("valid numbers");
+    entered.set(gate.clone()).expect("it is set once");
+    assert!(matches!(enter(&gate, PriorityClass::Normal), Ok(Ok(_))));
+    assert_eq!(was_locked.get(), Some(&false));
 }

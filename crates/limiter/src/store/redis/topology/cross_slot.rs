@@ -32,7 +32,8 @@ struct Compensation {
 }
 
 impl Topology {
-    /// Settles or peeks at cross-slot charges, in a task that a departing caller does not cancel.
+    /// Settles or peeks at cross-slot charges, in a task that a departing caller does not cancel. The leases that it takes
+    /// then are released.
     pub(crate) async fn settle_across_slots(
         self: &Arc<Self>,
         op: ScriptOp,
@@ -44,7 +45,13 @@ impl Topology {
             .context()
             .runtime
             .spawn(async move { topology.settle_groups(op, &owned, lease).await });
+        let mut pending =
+            (op == ScriptOp::Settle).then(|| PendingLease::new(self, charges, lease, self.context().deadline));
         let joined = task.await;
+        // The task releases by itself what it has not got a reply for.
+        if let (Ok(_), Some(pending)) = (&joined, &mut pending) {
+            pending.disarm();
+        }
         joined.unwrap_or_else(|_| {
             let error = Err(StoreError::ConnectionLost);
             to_settlement(error, charges.len(), || self.context().clock.now())
