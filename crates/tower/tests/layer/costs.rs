@@ -96,6 +96,8 @@ async fn ten_thousand_corrections_leave_the_level_of_the_actual_costs() {
         let request = request(&[("x-user", "u_1"), ("x-tokens", &predicted.to_string())]);
         if serve(&layer, request, Some(actual)).await == 200 {
             charge(&reference, actual);
+            // A prediction is at least one.
+            let predicted = predicted.max(1);
             refunds += predicted.saturating_sub(actual);
             charges += actual.saturating_sub(predicted);
         } else {
@@ -212,4 +214,42 @@ async fn what_is_left_of_a_past_window_is_not_returned_to_the_next() {
         let (corrected, ideal) = remaining_after_a_late_end(TokenBucket::per_minute(100), later).await;
         assert!(corrected <= ideal, "bucket, {seconds} s: {corrected} of {ideal}");
     }
+}
+
+#[tokio::test]
+async fn a_predicted_cost_of_zero_passes_no_limit_that_is_used_up() {
+    let (limiter, _) = manual_limiter();
+    let limits = LimitSet::new(limiter)
+        .per("tokens", TokenBucket::per_minute(2), header("x-api-key"))
+        .expect("valid")
+        .cost(|_| 0);
+    let layer = RateLimitLayer::new(limits);
+    let call = || request(&[("x-api-key", "k_1")]);
+    let statuses = [
+        serve(&layer, call(), None).await,
+        serve(&layer, call(), None).await,
+        serve(&layer, call(), None).await,
+    ];
+    assert_eq!(statuses, [200, 200, 429]);
+
+    let rules = "rules:\n  - { id: tokens, per: user, limit: 2/min, cost: { attribute: tokens, default: 1 } }\n";
+    let layer = RateLimitLayer::new(
+        RuleLimits::new(RuleLimiter::new(rule_set(rules), Arc::new(Memory::default())))
+            .attribute("user", header("x-user"))
+            .cost("tokens", header("x-tokens")),
+    );
+    for (zero, status) in [("0", 200), ("00", 200), ("0", 429)] {
+        let request = request(&[("x-user", "u_1"), ("x-tokens", zero)]);
+        assert_eq!(serve(&layer, request, None).await, status, "{zero}");
+    }
+}
+
+#[tokio::test]
+async fn an_actual_cost_may_be_zero() {
+    let (limiter, _) = manual_limiter();
+    let tokens = limiter.limit("tokens", TokenBucket::per_minute(100)).expect("valid");
+    let layer = RateLimitLayer::new(token_limits(limiter.clone()));
+    assert_eq!(serve(&layer, request(&[("x-api-key", "k_1")]), Some(0)).await, 200);
+    let remaining = limiter.check_cost(&tokens, "k_1", Cost::ZERO).standing().remaining;
+    assert_eq!(remaining, 100);
 }
