@@ -176,6 +176,7 @@ impl Pacer {
             return Clearance::Send;
         };
         state.advance(now);
+        state.last_asked = now;
         state.clearance(now, wait_max)
     }
 
@@ -244,12 +245,15 @@ impl Pacer {
         self.keys.len()
     }
 
-    /// The most keys it knows. A further one replaces the one that was not used for longest.
+    /// The most keys it knows. A further one replaces the one that nobody sent to or waited for for longest, and a closed
+    /// one only if all are closed.
     pub const KEYS_MAX: usize = 1_024;
 
     fn key(&mut self, now: Micros, key: u64) -> &mut PacedKey {
         if self.keys.len() >= Self::KEYS_MAX && !self.keys.contains_key(&key) {
-            let idle = self.keys.iter().min_by_key(|(key, state)| (state.last_used, **key));
+            // A key that is forgotten is open again.
+            let order = |state: &PacedKey| (state.closed_until > now, state.last_used.max(state.last_asked));
+            let idle = self.keys.iter().min_by_key(|(key, state)| (order(state), **key));
             if let Some(idle) = idle.map(|(key, _)| *key) {
                 self.keys.remove(&idle);
             }
@@ -316,3 +320,6 @@ const FAILURE_BASE: Micros = Micros::from_millis(50);
 const JITTER_MAX: Micros = Micros::from_secs(20);
 /// The policies of one response that are read.
 const REPORTS_MAX: usize = 8;
+
+#[cfg(test)]
+mod tests;

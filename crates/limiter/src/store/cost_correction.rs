@@ -2,12 +2,12 @@
 
 use super::{Store, StoreError};
 use std::slice::from_ref;
-use tollgate_core::{Charge, Cost, LeaseId};
+use tollgate_core::{Charge, Cost, LeaseId, Limit, Receipt};
 
 /// The effect of a correction, in units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CostCorrection {
-    /// Units that were charged and not consumed: refunded, never above the capacity.
+    /// Units that were charged and not consumed: given back, as far as the charge still holds them.
     pub refunded: u64,
     /// Units that were consumed beyond the charge, and are charged now.
     pub charged: u64,
@@ -66,6 +66,33 @@ async fn settle_up_to<S: Store>(store: &S, mut charge: Charge<S::Key>) -> Result
 const ATTEMPTS: usize = 3;
 
 impl CostCorrection {
+    /// Reverses the part of a kept charge above the actual cost. Unlike a refund, it returns units only to the charge of
+    /// this receipt: none of one whose window is over.
+    ///
+    /// # Errors
+    /// The store could not be reached; the charge stays.
+    pub async fn undo<S: Store>(
+        store: &S,
+        key: S::Key,
+        limit: &Limit,
+        receipt: &Receipt,
+        actual: Cost,
+    ) -> Result<Self, StoreError> {
+        let unused = receipt.cost.get().saturating_sub(actual.get());
+        if unused == 0 {
+            return Ok(Self::default());
+        }
+        let part = Receipt {
+            cost: Cost::new(unused).unwrap_or(Cost::MAX),
+            ..*receipt
+        };
+        store.undo(key, limit, &part).await?;
+        Ok(Self {
+            refunded: unused,
+            ..Self::default()
+        })
+    }
+
     /// The sum of both.
     pub const fn plus(self, other: Self) -> Self {
         Self {

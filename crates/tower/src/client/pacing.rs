@@ -100,45 +100,52 @@ impl<S: Store> Pacing<S> {
     pub(super) async fn clear(&self, host: &str) -> Result<SentRequest<S>, Duration> {
         let inner = &*self.inner;
         let key = inner.keys.hash_one(host);
+        let started = inner.now();
         let mut granted_at = None;
+        let mut first_wait = Micros::ZERO;
         if !inner.turns.is_waited_for(key) {
-            match self.ask(key, host, &mut granted_at).await {
+            match self.ask(key, host, started, &mut granted_at).await {
                 Step::Send(sent) => return Ok(sent),
                 Step::TooLong(wait) => return Err(wait.into()),
-                Step::Wait(_) => {}
+                Step::Wait(wait) => first_wait = wait,
             }
         }
-        let started = inner.now();
-        let interval = inner.pacer().interval(key).unwrap_or_default();
+        let (interval, clearance) = {
+            let mut pacer = inner.pacer();
+            (
+                pacer.interval(key).unwrap_or_default(),
+                pacer.clearance(inner.now(), key),
+            )
+        };
+        if let Clearance::Wait(wait) | Clearance::TooLong(wait) = clearance {
+            first_wait = first_wait.max(wait);
+        }
         let at_a_time = (ASKING_SPAN.get() / interval.get().max(1)).clamp(1, ASKING_MAX);
         let Some(turn) = inner.turns.join(key, usize::try_from(at_a_time).unwrap_or(1)) else {
             return Err(inner.wait_max.into());
         };
-        let queue_wait = Micros::new(interval.get().saturating_mul(turn.ahead));
-        if queue_wait > inner.wait_max {
-            return Err(queue_wait.into());
-        }
-        let Ok(Ok(_turn)) = tokio::time::timeout(inner.wait_max.into(), turn.queue.turns.acquire()).await else {
-            return Err(inner.wait_max.into());
+        // The first of the queue waits for the next unit, each other one for a unit more.
+        let queue_wait = first_wait
+            .get()
+            .saturating_add(interval.get().saturating_mul(turn.ahead));
+        inner.check_total(started, Micros::new(queue_wait))?;
+        let left = inner.total_max().get().saturating_sub(inner.waited(started));
+        let Ok(Ok(_turn)) = tokio::time::timeout(Micros::new(left).into(), turn.queue.turns.acquire()).await else {
+            return Err(inner.total_max().into());
         };
         loop {
-            let wait = match self.ask(key, host, &mut granted_at).await {
+            let wait = match self.ask(key, host, started, &mut granted_at).await {
                 Step::Send(sent) => return Ok(sent),
                 Step::TooLong(wait) => return Err(wait.into()),
                 Step::Wait(wait) => wait,
             };
-            let waited = inner.now().get().saturating_sub(started.get());
-            // A closed key opens with a spread beyond the longest wait.
-            let spread = (inner.wait_max.get() / 10).max(SPREAD_MIN.get());
-            if waited > inner.wait_max.get().saturating_add(spread) {
-                return Err(Micros::new(waited.saturating_add(wait.get())).into());
-            }
+            inner.check_total(started, wait)?;
             tokio::time::sleep(wait.into()).await;
         }
     }
 
     /// Asks the pacer, then the limits, and counts the request if all agree.
-    async fn ask(&self, key: u64, host: &str, granted_at: &mut Option<Micros>) -> Step<S> {
+    async fn ask(&self, key: u64, host: &str, started: Micros, granted_at: &mut Option<Micros>) -> Step<S> {
         let inner = &*self.inner;
         let (clearance, learned) = {
             let mut pacer = inner.pacer();
@@ -156,7 +163,12 @@ impl<S: Store> Pacing<S> {
             match inner.limits.charge(host, &learned).await {
                 Grant::After(delay) if delay > inner.wait_max => return Step::TooLong(delay),
                 Grant::After(Micros::ZERO) => {}
-                Grant::After(delay) => tokio::time::sleep(delay.into()).await,
+                Grant::After(delay) => {
+                    if inner.check_total(started, delay).is_err() {
+                        return Step::TooLong(Micros::new(inner.waited(started).saturating_add(delay.get())));
+                    }
+                    tokio::time::sleep(delay.into()).await;
+                }
                 Grant::Wait(wait) if wait > inner.wait_max => return Step::TooLong(wait),
                 Grant::Wait(wait) => return Step::Wait(wait),
                 Grant::Never => return Step::TooLong(Micros::MAX),
@@ -209,6 +221,26 @@ impl<S: Store> Inner<S> {
     /// The monotonic time of this process.
     fn now(&self) -> Micros {
         Micros::new(self.clock.now().as_micros())
+    }
+
+    /// The time since a request came, in microseconds.
+    fn waited(&self, started: Micros) -> u64 {
+        self.now().get().saturating_sub(started.get())
+    }
+
+    /// The longest wait of a request in all. A closed key opens with a spread beyond the longest single wait.
+    fn total_max(&self) -> Micros {
+        let spread = (self.wait_max.get() / 10).max(SPREAD_MIN.get());
+        Micros::new(self.wait_max.get().saturating_add(spread))
+    }
+
+    /// Checks that a request that came at `started` may wait this much longer. An error is its wait in all.
+    fn check_total(&self, started: Micros, wait: Micros) -> Result<(), Duration> {
+        let total = Micros::new(self.waited(started).saturating_add(wait.get()));
+        if total > self.total_max() {
+            return Err(total.into());
+        }
+        Ok(())
     }
 
     /// Never held across an await.
@@ -279,3 +311,6 @@ const ASKING_SPAN: Micros = Micros::from_millis(20);
 const ASKING_MAX: u64 = 64;
 /// The least by which a closed key opens later than it was asked to.
 const SPREAD_MIN: Micros = Micros::from_secs(1);
+
+#[cfg(test)]
+mod tests;

@@ -60,7 +60,7 @@ impl<S: Store> PacingClient<S> {
     /// body is sent once.
     ///
     /// # Errors
-    /// A wait above `max_wait`, or the last error of the client.
+    /// A wait above `max_wait` before the request was ever sent, or the last error of the client.
     pub async fn execute(&self, request: Request) -> Result<Response, PacingError<reqwest::Error>> {
         let host = request.url().host_str().unwrap_or_default().to_owned();
         let host = request
@@ -69,9 +69,14 @@ impl<S: Store> PacingClient<S> {
             .map_or(host.clone(), |port| format!("{host}:{port}"));
         let mut request = request;
         let mut attempt = 1;
+        let mut last = None;
         loop {
-            let sent = self.pacing.clear(&host).await;
-            let sent = sent.map_err(|wait| PacingError::TooLong { wait })?;
+            let sent = match (self.pacing.clear(&host).await, last.take()) {
+                (Ok(sent), _) => sent,
+                // It was sent, and this is what came back.
+                (Err(_), Some(result)) => return result,
+                (Err(wait), None) => return Err(PacingError::TooLong { wait }),
+            };
             let copy = request.try_clone();
             let repeatability = repeatability(request.method(), request.headers(), copy.is_some());
             let result = self.client.execute(request).await;
@@ -83,7 +88,7 @@ impl<S: Store> PacingClient<S> {
             });
             match (decision, copy) {
                 (RetryDecision::Retry(wait), Some(copy)) => {
-                    drop(result);
+                    last = Some(result.map_err(PacingError::Service));
                     tokio::time::sleep(wait.into()).await;
                     request = copy;
                     attempt += 1;

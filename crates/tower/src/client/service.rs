@@ -86,9 +86,15 @@ impl<T, S: Store, C> Attempts<T, S, C> {
     {
         let mut request = request;
         let mut attempt = 1;
+        let mut last = None;
         loop {
-            let sent = self.pacing.clear(&self.host).await;
-            let sent = sent.map_err(|wait| PacingError::TooLong { wait })?;
+            let sent = match (self.pacing.clear(&self.host).await, last.take()) {
+                // The connection of the last response is free once it is dropped, and the service may need that.
+                (Ok(sent), _) => sent,
+                // It was sent, and this is what came back.
+                (Err(_), Some(result)) => return result,
+                (Err(wait), None) => return Err(PacingError::TooLong { wait }),
+            };
             if attempt > 1 {
                 poll_fn(|cx| self.service.poll_ready(cx))
                     .await
@@ -105,8 +111,7 @@ impl<T, S: Store, C> Attempts<T, S, C> {
             });
             match (decision, copy) {
                 (RetryDecision::Retry(wait), Some(copy)) => {
-                    // The connection of a response is free once the response is dropped.
-                    drop(result);
+                    last = Some(result.map_err(PacingError::Service));
                     tokio::time::sleep(wait.into()).await;
                     request = copy;
                     attempt += 1;

@@ -45,7 +45,10 @@ impl<S: Store> SharedLimits<S> {
 
     /// Charges a request to `host` to all limits, or to none.
     pub(super) async fn charge(&self, host: &str, learned: &[(u64, PaceLimit)]) -> Grant {
-        let learned: Vec<Arc<NamedLimit<S>>> = learned.iter().filter_map(|policy| self.learned(*policy)).collect();
+        let learned: Vec<Arc<NamedLimit<S>>> = shared(learned)
+            .into_iter()
+            .filter_map(|policy| self.learned(policy))
+            .collect();
         let limits = self.configured.iter().chain(learned.iter().map(Arc::as_ref));
         let checks: Vec<LimitCheck<'_, S>> = limits.map(|limit| LimitCheck::one(limit, host)).collect();
         if checks.is_empty() {
@@ -69,7 +72,7 @@ impl<S: Store> SharedLimits<S> {
         }
     }
 
-    /// The limit of a learned policy.
+    /// The limit of a learned policy, by the number of its name.
     fn learned(&self, policy: (u64, PaceLimit)) -> Option<Arc<NamedLimit<S>>> {
         let mut learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(limit) = learned.get(&policy) {
@@ -77,7 +80,7 @@ impl<S: Store> SharedLimits<S> {
         }
         let (id, pace) = policy;
         let limit = Gcra::new(pace.rate()).with_burst(pace.burst()).ok()?;
-        let name = format!("{}:{id:016x}", self.name);
+        let name = format!("{}:{id:x}", self.name);
         let limit = Arc::new(named(&self.limiter, &name, with_tolerance(limit.into(), self.transit))?);
         // Servers choose these numbers.
         if learned.len() >= LEARNED_MAX {
@@ -86,6 +89,26 @@ impl<S: Store> SharedLimits<S> {
         learned.insert(policy, Arc::clone(&limit));
         Some(limit)
     }
+}
+
+/// The learned policies that are shared, each with the number of its name. Servers choose ids and windows, so that a host has
+/// few names and none of their keys is kept for long: other policies bind each client by itself.
+fn shared(learned: &[(u64, PaceLimit)]) -> Vec<(u64, PaceLimit)> {
+    let mut shared: Vec<(u64, PaceLimit)> = Vec::new();
+    for (id, pace) in learned {
+        let window = pace.interval().get().saturating_mul(pace.burst());
+        if window.max(pace.rate().period().get()) > SHARED_WINDOW_MAX.get() {
+            continue;
+        }
+        let name = id % SHARED_NAMES;
+        match shared.iter_mut().find(|(known, _)| *known == name) {
+            // One key has one limit: the slower of two.
+            Some((_, known)) if known.interval() < pace.interval() => *known = *pace,
+            Some(_) => {}
+            None => shared.push((name, *pace)),
+        }
+    }
+    shared
 }
 
 fn named<S: Store>(limiter: &Limiter<S>, name: &str, limit: Limit) -> Option<NamedLimit<S>> {
@@ -112,6 +135,10 @@ fn with_tolerance(limit: Limit, transit: Micros) -> Limit {
 const POLL: Micros = Micros::from_millis(5);
 /// The learned limits that are kept.
 const LEARNED_MAX: usize = 1_024;
+/// The names of the learned limits of a host.
+const SHARED_NAMES: u64 = 16;
+/// The longest window of a learned policy that is shared.
+const SHARED_WINDOW_MAX: Micros = Micros::from_secs(3_600);
 
 #[cfg(test)]
 mod tests {
@@ -128,5 +155,43 @@ mod tests {
         for (burst, expected) in [(10, 5), (100, 95), (6, 1), (5, 1), (1, 1)] {
             assert_eq!(with_tolerance(gcra(burst), transit), gcra(expected), "{burst}");
         }
+    }
+
+    #[test]
+    fn a_server_that_names_thousands_of_policies_fills_sixteen_keys() {
+        let pace = |seconds| {
+            let rate = Rate::new(10, Micros::from_secs(seconds)).expect("in range");
+            PaceLimit::new(rate, 10)
+        };
+        let mut known: Vec<u64> = Vec::new();
+        for id in 0..5_000_u64 {
+            for (name, _) in shared(&[(id.wrapping_mul(0x9e37_79b9_7f4a_7c15), pace(60))]) {
+                if !known.contains(&name) {
+                    known.push(name);
+                }
+            }
+        }
+        assert!(known.len() <= 16, "{}", known.len());
+        // Of two with one name the slower one is shared; a policy of a day is not.
+        assert_eq!(
+            shared(&[(3, pace(60)), (19, pace(600)), (35, pace(6))]),
+            [(3, pace(600))]
+        );
+        assert_eq!(shared(&[(3, pace(3_600)), (4, pace(86_400))]), [(3, pace(3_600))]);
+    }
+
+    #[tokio::test]
+    async fn a_host_cannot_fill_the_store() {
+        use tollgate_limiter::store::memory::Memory;
+        let limiter = Limiter::new(Memory::default());
+        let limits = SharedLimits::new(limiter.clone(), "pacer", None, Micros::ZERO);
+        for id in 0..1_000 {
+            for seconds in [60, 31_536_000] {
+                let rate = Rate::new(10, Micros::from_secs(seconds)).expect("in range");
+                limits.charge("h:1", &[(id, PaceLimit::new(rate, 10))]).await;
+            }
+        }
+        let keys = limiter.store().usage().keys;
+        assert!((1..=16).contains(&keys), "{keys} keys");
     }
 }

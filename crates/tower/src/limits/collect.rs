@@ -44,7 +44,9 @@ impl<S: Store> SetInner<S> {
                     }
                 },
             };
-            let cost = limit.cost.as_ref().map_or(Cost::ONE, |cost| cost_of(cost(head)));
+            // A cost of zero passes a limit that is used up, and often the caller writes what is predicted.
+            let predicted = limit.cost.as_ref().map(|cost| cost_of(cost(head)));
+            let cost = predicted.map_or(Cost::ONE, |cost| cost.max(Cost::ONE));
             match limit.kind {
                 SetLimitKind::Charged(_) => applied.push(AppliedLimit { index, key, cost }),
                 SetLimitKind::Held(_) => slots.push(AppliedLimit {

@@ -7,18 +7,23 @@ use crate::admission::actual_cost::CostTotals;
 use crate::admission::background::run;
 use crate::rules::is_shaping;
 use std::sync::Arc;
-use tollgate_limiter::core::{Cost, Limit};
-use tollgate_limiter::store::Store;
+use tollgate_limiter::core::{Cost, Limit, Receipt};
+use tollgate_limiter::store::{CostCorrection, Store};
 
 /// The charges of one request on the limits of a set.
 pub(super) struct SetCharge<S: Store> {
     set: Arc<SetInner<S>>,
-    applied: Vec<AppliedLimit>,
+    /// The limits, each with the receipt of its charge.
+    applied: Vec<(AppliedLimit, Option<Receipt>)>,
     is_predicted: bool,
 }
 
 impl<S: Store + 'static> SetCharge<S> {
-    pub(super) const fn new(set: Arc<SetInner<S>>, applied: Vec<AppliedLimit>, is_predicted: bool) -> Self {
+    pub(super) const fn new(
+        set: Arc<SetInner<S>>,
+        applied: Vec<(AppliedLimit, Option<Receipt>)>,
+        is_predicted: bool,
+    ) -> Self {
         Self {
             set,
             applied,
@@ -28,7 +33,7 @@ impl<S: Store + 'static> SetCharge<S> {
 
     /// Corrects the charges of the limits that `corrects` selects, and adds the sums to `totals`.
     async fn correct(self, actual: Cost, totals: Option<CostTotals>, selects: impl Fn(&Limit, bool) -> bool) {
-        for applied in &self.applied {
+        for (applied, receipt) in &self.applied {
             let Some(limit) = self.set.limits.get(applied.index) else {
                 continue;
             };
@@ -39,9 +44,18 @@ impl<S: Store + 'static> SetCharge<S> {
                 continue;
             }
             let key = applied.key.as_bytes();
-            let corrected = self.set.limiter.settle_correction(named, key, applied.cost, actual);
+            let limiter = &self.set.limiter;
+            let corrected = match receipt {
+                // What was charged to a window that is over is not returned to the next.
+                Some(receipt) if actual < applied.cost => {
+                    let store = limiter.store();
+                    let (key, limit) = (named.key(store, &[key]), named.limit());
+                    CostCorrection::undo(store, key, limit, receipt, actual).await
+                }
+                _ => limiter.settle_correction(named, key, applied.cost, actual).await,
+            };
             // Without a reply the charge stays as it was predicted.
-            if let (Ok(correction), Some(totals)) = (corrected.await, &totals) {
+            if let (Ok(correction), Some(totals)) = (corrected, &totals) {
                 totals.add(correction);
             }
         }

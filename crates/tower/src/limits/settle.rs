@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use tollgate_limiter::core::rules::DenialReason;
-use tollgate_limiter::core::{Cost, Decision, Limit, Micros, Outcome, Retry};
+use tollgate_limiter::core::{Cost, Decision, Limit, Micros, Outcome, Receipt, Retry, Source};
 use tollgate_limiter::store::{Settlement, Store, StoreError};
 use tollgate_limiter::{LimitCheck, SlotCheck};
 
@@ -44,7 +44,12 @@ impl<S: Store + 'static> SetInner<S> {
         let delay = delay(&settlement);
         let is_predicted = self.limits.iter().any(|limit| limit.cost.is_some());
         let charge = (is_predicted || delay > Micros::ZERO).then(|| {
-            let charge = SetCharge::new(Arc::clone(&self), collected.applied, is_predicted);
+            let receipts = settlement
+                .outcomes
+                .iter()
+                .map(|outcome| kept_receipt(outcome.as_ref().ok()?));
+            let kept = collected.applied.into_iter().zip(receipts).collect();
+            let charge = SetCharge::new(Arc::clone(&self), kept, is_predicted);
             Box::new(charge) as Box<dyn OpenCharge>
         });
         let grant = Grant {
@@ -170,6 +175,14 @@ impl<S: Store + 'static> SetInner<S> {
             instances: NonZeroU64::new(instances).unwrap_or(NonZeroU64::MIN),
             extra_max: settings.spread_max,
         })
+    }
+}
+
+/// The receipt of a charge of the store. None if this instance decided without it, and keeps no receipts for it.
+const fn kept_receipt(outcome: &Outcome) -> Option<Receipt> {
+    match outcome.source {
+        Source::Memory | Source::Shared => Some(outcome.receipt),
+        _ => None,
     }
 }
 

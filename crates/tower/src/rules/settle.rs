@@ -16,6 +16,7 @@ use tollgate_limiter::store::CounterStore;
 impl<S: CounterStore + 'static> RulesInner<S> {
     /// Settles the rules that apply to a request.
     pub(super) async fn settle(self: Arc<Self>, owned: OwnedAttempt) -> Admission {
+        let owned = at_least_one(owned, self.options.cost.as_deref());
         let active = self.active();
         let (admission, uncharged) = {
             let attributes = owned.attributes();
@@ -124,6 +125,16 @@ impl<S: CounterStore + 'static> RulesInner<S> {
         self.queues
             .extra(&active.queues, active.limiter.rules(), attempt, &denial)
     }
+}
+
+/// Raises a predicted cost of zero to one: zero passes a limit that is used up, and often the caller writes what is predicted.
+fn at_least_one(mut owned: OwnedAttempt, cost: Option<&str>) -> OwnedAttempt {
+    for (name, value) in &mut owned.attributes {
+        if Some(&**name) == cost && !value.is_empty() && value.iter().all(|digit| *digit == b'0') {
+            *value = b"1".to_vec();
+        }
+    }
+    owned
 }
 
 fn answer<'r>(verdict: &'r Verdict<'_>, now: Option<Timestamp>) -> Answer<'r> {

@@ -3,10 +3,11 @@
 use crate::upstream::{Upstream, hyper_client};
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use std::sync::Arc;
 use tollgate_limiter::Limiter;
-use tollgate_tower::client::PacerLayer;
+use tollgate_limiter::limits::Gcra;
+use tollgate_tower::client::{PacerLayer, PacingError};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -85,4 +86,20 @@ async fn a_connection_that_is_refused_is_tried_three_times_and_its_error_is_the_
     let request = Request::get(uri).body(Full::<Bytes>::default()).unwrap();
     let error = client.call(request).await.unwrap_err();
     assert!(std::error::Error::source(&error).is_some(), "{error}");
+}
+
+#[tokio::test]
+async fn an_answer_is_the_result_if_its_retry_would_wait_for_too_long() {
+    let upstream = Upstream::answering(StatusCode::BAD_GATEWAY).await;
+    let layer = PacerLayer::new(Limiter::in_memory()).limit(Gcra::per_hour(1).burst(1));
+    let mut client = layer.unwrap().layer(hyper_client());
+    let response = client.call(upstream.get()).await.unwrap();
+    assert_eq!(response.status(), StatusCode::BAD_GATEWAY);
+    // The body is the one that came, to its end.
+    assert!(response.into_body().collect().await.is_ok());
+    assert_eq!(upstream.denied(), 1);
+    // One that was never sent has no answer.
+    let error = client.call(upstream.get()).await.unwrap_err();
+    assert!(matches!(error, PacingError::TooLong { .. }), "{error}");
+    assert_eq!(upstream.denied(), 1);
 }

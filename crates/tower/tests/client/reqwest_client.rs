@@ -5,7 +5,7 @@ use http::StatusCode;
 use std::sync::Arc;
 use tollgate_limiter::Limiter;
 use tollgate_limiter::limits::Gcra;
-use tollgate_tower::client::{PacerLayer, PacingClient};
+use tollgate_tower::client::{PacerLayer, PacingClient, PacingError};
 
 fn inner() -> reqwest::Client {
     PacingClient::builder().no_proxy().build().unwrap()
@@ -48,4 +48,18 @@ async fn a_failure_is_retried_within_the_budget() {
     assert_eq!(upstream.denied(), 3);
     client.execute(send(reqwest::Method::POST)).await.unwrap();
     assert_eq!(upstream.denied(), 4);
+}
+
+#[tokio::test]
+async fn an_answer_is_the_result_if_its_retry_would_wait_for_too_long() {
+    let upstream = Upstream::answering(StatusCode::BAD_GATEWAY).await;
+    let pace = PacerLayer::new(Limiter::in_memory()).limit(Gcra::per_hour(1).burst(1));
+    let client = PacingClient::new(inner(), pace.unwrap().pacing());
+    let get = || client.inner().get(upstream.uri().to_string()).build().unwrap();
+    let response = client.execute(get()).await.unwrap();
+    assert_eq!(response.status(), StatusCode::BAD_GATEWAY);
+    assert!(response.bytes().await.is_ok());
+    let error = client.execute(get()).await.unwrap_err();
+    assert!(matches!(error, PacingError::TooLong { .. }), "{error}");
+    assert_eq!(upstream.denied(), 1);
 }

@@ -11,7 +11,7 @@ use tollgate_core::testing::rules::rule_set;
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::rules::{Attempt, Attribute};
 use tollgate_limiter::core::{Cost, Micros, Timestamp};
-use tollgate_limiter::limits::TokenBucket;
+use tollgate_limiter::limits::{FixedWindow, IntoAnyLimit, SlidingCounter, TokenBucket};
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::{Limiter, RuleLimiter};
 use tollgate_tower::extract::header;
@@ -96,6 +96,8 @@ async fn ten_thousand_corrections_leave_the_level_of_the_actual_costs() {
         let request = request(&[("x-user", "u_1"), ("x-tokens", &predicted.to_string())]);
         if serve(&layer, request, Some(actual)).await == 200 {
             charge(&reference, actual);
+            // A prediction is at least one.
+            let predicted = predicted.max(1);
             refunds += predicted.saturating_sub(actual);
             charges += actual.saturating_sub(predicted);
         } else {
@@ -156,4 +158,98 @@ fn token_limits(limiter: Limiter) -> LimitSet {
         .cost(|_| 40)
         .shared("requests", TokenBucket::per_minute(1_000))
         .expect("valid")
+}
+
+/// Charges 40 of 100, lets the time pass, charges 30 by another request, and ends the first with an actual cost of 10.
+/// Returns what remains at the end, and the same where the first was charged ten from the start.
+async fn remaining_after_a_late_end(limit: impl IntoAnyLimit + Clone, later: Micros) -> (u64, u64) {
+    let run = async |predicted: u64, actual: u64| {
+        let (limiter, clock) = manual_limiter();
+        let limits = LimitSet::new(limiter.clone())
+            .per("tokens", limit.clone(), header("x-api-key"))
+            .expect("valid")
+            .cost(|head| {
+                let cost = head.headers.get("x-cost").and_then(|cost| cost.to_str().ok());
+                cost.and_then(|cost| cost.parse().ok()).unwrap_or(1)
+            });
+        let layer = RateLimitLayer::new(limits);
+        let other = layer.clone();
+        let handler_clock = clock.clone();
+        let service = service_fn(move |request: Request<()>| {
+            let (other, clock) = (other.clone(), handler_clock.clone());
+            async move {
+                clock.advance(later);
+                let second = super::fixture::request(&[("x-api-key", "k_1"), ("x-cost", "30")]);
+                assert_eq!(serve(&other, second, None).await, 200);
+                if let Some(cost) = request.extensions().get::<ActualCost>() {
+                    cost.add(actual);
+                }
+                Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"ok"))))
+            }
+        });
+        let first = request(&[("x-api-key", "k_1"), ("x-cost", &predicted.to_string())]);
+        let Ok(response) = layer.layer(service).oneshot(first).await;
+        assert_eq!(response.status(), 200);
+        response.into_body().collect().await.expect("a body");
+        let probe = request(&[("x-api-key", "k_1"), ("x-cost", "1")]);
+        let service = service_fn(|_: Request<()>| async {
+            Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"ok"))))
+        });
+        let Ok(response) = layer.layer(service).oneshot(probe).await;
+        let remaining = response.headers().get("x-ratelimit-remaining").expect("a header");
+        remaining.to_str().expect("text").parse::<u64>().expect("a number")
+    };
+    (run(40, 10).await, run(10, 10).await)
+}
+
+#[tokio::test]
+async fn what_is_left_of_a_past_window_is_not_returned_to_the_next() {
+    for seconds in [0, 1, 59, 60, 61, 90, 119, 121, 150, 600] {
+        let later = Micros::from_secs(seconds);
+        let (corrected, ideal) = remaining_after_a_late_end(FixedWindow::per_minute(100), later).await;
+        assert_eq!(corrected, ideal, "fixed window, {seconds} s");
+        let (corrected, ideal) = remaining_after_a_late_end(SlidingCounter::per_minute(100), later).await;
+        assert_eq!(corrected, ideal, "sliding counter, {seconds} s");
+        // What has refilled meanwhile is not returned a second time.
+        let (corrected, ideal) = remaining_after_a_late_end(TokenBucket::per_minute(100), later).await;
+        assert!(corrected <= ideal, "bucket, {seconds} s: {corrected} of {ideal}");
+    }
+}
+
+#[tokio::test]
+async fn a_predicted_cost_of_zero_passes_no_limit_that_is_used_up() {
+    let (limiter, _) = manual_limiter();
+    let limits = LimitSet::new(limiter)
+        .per("tokens", TokenBucket::per_minute(2), header("x-api-key"))
+        .expect("valid")
+        .cost(|_| 0);
+    let layer = RateLimitLayer::new(limits);
+    let call = || request(&[("x-api-key", "k_1")]);
+    let statuses = [
+        serve(&layer, call(), None).await,
+        serve(&layer, call(), None).await,
+        serve(&layer, call(), None).await,
+    ];
+    assert_eq!(statuses, [200, 200, 429]);
+
+    let rules = "rules:\n  - { id: tokens, per: user, limit: 2/min, cost: { attribute: tokens, default: 1 } }\n";
+    let layer = RateLimitLayer::new(
+        RuleLimits::new(RuleLimiter::new(rule_set(rules), Arc::new(Memory::default())))
+            .attribute("user", header("x-user"))
+            .cost("tokens", header("x-tokens")),
+    );
+    for (zero, status) in [("0", 200), ("00", 200), ("0", 429)] {
+        let request = request(&[("x-user", "u_1"), ("x-tokens", zero)]);
+        assert_eq!(serve(&layer, request, None).await, status, "{zero}");
+    }
+}
+
+#[tokio::test]
+async fn an_actual_cost_may_be_zero() {
+    let (limiter, _) = manual_limiter();
+    let tokens = limiter.limit("tokens", TokenBucket::per_minute(100)).expect("valid");
+    let layer = RateLimitLayer::new(token_limits(limiter.clone()));
+    assert_eq!(serve(&layer, request(&[("x-api-key", "k_1")]), Some(0)).await, 200);
+    let remaining = limiter.check_cost(&tokens, "k_1", Cost::ZERO).standing().remaining;
+    assert_eq!(remaining, 100);
 }

@@ -11,7 +11,11 @@ use smallvec::SmallVec;
 /// One key.
 #[derive(Clone, Debug)]
 pub(super) struct PacedKey {
+    /// The time of the last request or answer.
     pub(super) last_used: Micros,
+    /// The time at which a request last asked whether it may be sent. Apart from the other, because one that waits for
+    /// answers that never come asks all the time.
+    pub(super) last_asked: Micros,
     /// Closed before this time, for every task.
     pub(super) closed_until: Micros,
     /// Its limits still have to restart when it opens.
@@ -36,6 +40,7 @@ impl PacedKey {
     pub(super) fn new(now: Micros, transit: Micros, limit: Option<PaceLimit>, throttle: bool) -> Self {
         Self {
             last_used: now,
+            last_asked: now,
             closed_until: Micros::ZERO,
             restarts: false,
             transit: InTransit::new(transit),

@@ -1,5 +1,6 @@
 //! The two shapes of rate limit headers: lists of named policies, and a header for each number of one limit.
 
+use super::REPORTS_MAX;
 use http::HeaderMap;
 use sfv::{BareItem, Dictionary, Item, List, ListEntry, Parameters, Parser};
 use tollgate_limiter::core::protect::PolicyReport;
@@ -19,6 +20,9 @@ pub(super) fn named(headers: &HeaderMap) -> Vec<PolicyReport> {
     let mut reports = Vec::new();
     let mut foreign_units = Vec::new();
     for item in &policies {
+        if reports.len() >= REPORTS_MAX {
+            break;
+        }
         let Some(id) = policy_id(item) else { continue };
         let unit = item.params.get("qu").and_then(|unit| Some(unit.as_string()?.as_str()));
         if unit.is_some_and(|unit| unit != "requests") {
@@ -71,7 +75,9 @@ pub(super) fn numbered(headers: &HeaderMap, prefix: &str, now: Timestamp) -> Vec
     let mut reports = Vec::new();
     for item in &listed {
         let window = number(&item.params, "w").map(Micros::from_secs);
-        if let (Some(id), Some(window)) = (policy_id(item), window) {
+        if let (Some(id), Some(window)) = (policy_id(item), window)
+            && reports.len() < REPORTS_MAX
+        {
             reports.push(PolicyReport {
                 id,
                 quota: positive(&item.bare_item),
@@ -102,16 +108,18 @@ fn binding(reports: &mut Vec<PolicyReport>, quota: Option<u64>) -> u64 {
     if let Some(known) = reports.iter().find(|report| report.quota == quota) {
         return known.id;
     }
-    reports.push(PolicyReport {
-        id: UNNAMED,
-        quota,
-        ..PolicyReport::default()
-    });
+    if reports.len() < REPORTS_MAX {
+        reports.push(PolicyReport {
+            id: UNNAMED,
+            quota,
+            ..PolicyReport::default()
+        });
+    }
     UNNAMED
 }
 
 fn record(reports: &mut Vec<PolicyReport>, id: u64, remaining: Option<u64>, reset: Option<Micros>) {
-    if !reports.iter().any(|report| report.id == id) {
+    if reports.len() < REPORTS_MAX && !reports.iter().any(|report| report.id == id) {
         reports.push(PolicyReport {
             id,
             ..PolicyReport::default()
@@ -138,13 +146,14 @@ fn text(headers: &HeaderMap, name: &str) -> Option<String> {
     (!joined.is_empty()).then_some(joined)
 }
 
+/// The first items of a list: each is compared with each.
 fn items(text: &str) -> Option<Vec<Item>> {
     let list = Parser::new(text).parse::<List>().ok()?;
     let item = |entry| match entry {
         ListEntry::Item(item) => Some(item),
         ListEntry::InnerList(_) => None,
     };
-    Some(list.into_iter().filter_map(item).collect())
+    Some(list.into_iter().take(ITEMS_MAX).filter_map(item).collect())
 }
 
 /// The name of a policy as a hash that is the same in every process. One without a name is known by its numbers.
@@ -178,6 +187,8 @@ fn hash(bytes: &[u8]) -> u64 {
 
 /// The policy of a server that names none.
 const UNNAMED: u64 = 0;
+/// The items of a list that are read.
+const ITEMS_MAX: usize = 32;
 /// The longest field that is read.
 const FIELD_MAX: usize = 8_192;
 /// A reset above this many seconds is a time, not a wait: three years.

@@ -218,3 +218,20 @@ proptest! {
         let _ = PolicyLearner::retry_after(&headers, NOW);
     }
 }
+
+#[test]
+fn of_a_field_full_of_items_no_more_are_kept_than_are_reported() {
+    let full = vec!["a"; 2_700].join(",");
+    let several: Vec<String> = (0..1_000).map(|name| format!("p{name};w=1")).collect();
+    let numbered: Vec<String> = (1..1_000).map(|quota| format!("{quota};w=1")).collect();
+    for list in [full, several.join(","), numbered.join(",")] {
+        let named = headers(&[("ratelimit-policy", &list), ("ratelimit", &list)]);
+        assert!(fields::named(&named).len() <= REPORTS_MAX);
+        let numbered = headers(&[
+            ("ratelimit-limit", &list),
+            ("ratelimit-policy", &list),
+            ("ratelimit-remaining", "1"),
+        ]);
+        assert!(fields::numbered(&numbered, "ratelimit", NOW).len() <= REPORTS_MAX);
+    }
+}
