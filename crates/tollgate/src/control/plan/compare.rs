@@ -101,9 +101,12 @@ fn reserve(live: Option<&Reserve>, next: Option<&Reserve>) -> Difference {
     let text = |reserve: Option<&Reserve>| reserve.map_or("none".to_owned(), Reserve::to_string);
     let effect = match (live, next) {
         (Some(live), Some(next)) if live.conditions() != next.conditions() => Effect::OtherRequests,
+        // Lent or not decides whether the others may use the whole rate; the share of a lent reserve is of the burst only.
+        (Some(live), Some(next)) if live.lends() != next.lends() => match next.lends() {
+            true => Effect::Looser,
+            false => Effect::Stricter,
+        },
         (Some(live), Some(next)) if live.share() < next.share() => Effect::Stricter,
-        (Some(live), Some(next)) if live.share() > next.share() => Effect::Looser,
-        (Some(live), Some(_)) if live.lends() => Effect::Stricter,
         (Some(_), _) => Effect::Looser,
         (None, Some(_)) => Effect::Stricter,
         (None, None) => Effect::None,
@@ -359,3 +362,32 @@ fn algorithm(selector: &LimitSelector) -> Option<&'static str> {
 
 /// The most lines about single subjects of one rule.
 const EXCEPTIONS_MAX: usize = 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_core::testing::rules::rule_set;
+
+    #[test]
+    fn a_reserve_that_is_lent_no_more_is_stricter_whatever_its_share() {
+        let cases = [
+            ("20%", true, "10%", false, Effect::Stricter),
+            ("10%", false, "20%", true, Effect::Looser),
+            ("20%", false, "20%", true, Effect::Looser),
+            ("20%", true, "20%", false, Effect::Stricter),
+            ("20%", true, "10%", true, Effect::Looser),
+            ("10%", false, "20%", false, Effect::Stricter),
+        ];
+        let set = |share, lend| {
+            rule_set(&format!(
+                "rules:\n  - {{ id: r, limit: 90/s, reserve: {{ share: {share}, for: {{ priority: critical }}, lend: {lend} }} }}\n"
+            ))
+        };
+        for (before, lent_before, after, lent_after, expected) in cases {
+            let (live, next) = (set(before, lent_before), set(after, lent_after));
+            let reserves = [&live, &next].map(|set| set.rules().first().and_then(Rule::reserve));
+            let (text, effect) = reserve(reserves[0], reserves[1]);
+            assert_eq!(effect, expected, "{text}");
+        }
+    }
+}
