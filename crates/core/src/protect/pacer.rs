@@ -245,7 +245,7 @@ impl Pacer {
         self.keys.len()
     }
 
-    /// The most keys it knows. A further one replaces the one that nobody sent to or waited for for longest, and a closed
+    /// The most keys it knows. A further one replaces the one that was used and waited for least recently, and a closed
     /// one only if all are closed.
     pub const KEYS_MAX: usize = 1_024;
 

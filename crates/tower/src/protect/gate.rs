@@ -228,7 +228,7 @@ impl ProtectionGate {
         Micros::new(self.0.stopwatch.elapsed_ns(self.0.started) / 1_000)
     }
 
-    /// True while somebody holds the lock.
+    /// True while the lock is held.
     #[cfg(test)]
     pub(super) fn is_locked(&self) -> bool {
         self.0.state.try_lock().is_err()
