@@ -1,7 +1,7 @@
 //! The client side of a limit: waits instead of being denied, learns limits from responses, and retries so that it helps.
 //!
 //! - [`PacerLayer`] wraps any `Service<Request<B>>`.
-//! - [`PacingClient`] wraps a `reqwest::Client` (feature `reqwest`).
+//! - `PacingClient` wraps a `reqwest::Client` (feature `reqwest`).
 //! - [`PolicyLearner`] reads what responses say of limits; [`ThrottleStatus`] is Shopify's form of it, in bodies.
 //!
 //! The decisions are those of [`Pacer`](tollgate_limiter::core::protect::Pacer), which is sans-I/O. Here are the waiting, the headers, and the
