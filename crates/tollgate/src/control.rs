@@ -219,7 +219,7 @@ impl Control {
         Ok(report)
     }
 
-    /// The rows after a key, in the order of their keys: from the database, or from memory while it is away.
+    /// The rows after a key, in the order of their keys: from the database, or from memory while it is unavailable.
     pub async fn rows(&self, filter: &RowFilter, after: Option<&RowKey>, limit: usize) -> Vec<OverrideRow> {
         self.read(
             async |database| database.rows(filter, after, limit).await,
@@ -253,7 +253,7 @@ impl Control {
         self.parts.has_rule(domain, rule)
     }
 
-    /// The attributes after a key, in the order of their keys: from the database, or from memory while it is away.
+    /// The attributes after a key, in the order of their keys: from the database, or from memory while it is unavailable.
     pub async fn attributes(
         &self,
         filter: &AttributeFilter,
@@ -276,7 +276,7 @@ impl Control {
         .await
     }
 
-    /// Reads rows or attributes from the database, or from memory while it is away.
+    /// Reads rows or attributes from the database, or from memory while it is unavailable.
     async fn read<T>(
         &self,
         stored: impl AsyncFnOnce(&Database) -> DatabaseResult<T>,

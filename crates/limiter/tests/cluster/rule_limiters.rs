@@ -1,4 +1,4 @@
-//! Rules and limits in code over a cluster of which a part is away.
+//! Rules and limits in code over a cluster of which a part is unavailable.
 
 use crate::fixture::{key, once, open_for, owner_of, remaining, subject_on, until};
 use std::sync::Arc;
@@ -148,6 +148,6 @@ async fn a_slot_that_cannot_be_reached_does_not_end_the_renewal_of_the_others() 
         cluster.servers[server].kill();
     }
     let before = ttl_ms(&cluster);
-    assert!(permit.renew().await.is_err(), "one of them is away");
+    assert!(permit.renew().await.is_err(), "one of them is unavailable");
     assert!(ttl_ms(&cluster) > before, "the other was renewed");
 }

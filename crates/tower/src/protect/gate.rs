@@ -193,7 +193,7 @@ impl ProtectionGate {
         let mut state = self.lock();
         state.queue.leave(now, waiter);
         let left = state.waiters.remove(&waiter);
-        // Whoever stood behind it may be next.
+        // The caller behind it may be next.
         let wakers = state.grant(now);
         drop(state);
         wakers.into_iter().for_each(Waker::wake);

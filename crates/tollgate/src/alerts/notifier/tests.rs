@@ -227,7 +227,7 @@ fn an_alert_that_flaps_has_three_messages_an_hour() {
 /// Row 50.
 #[test]
 fn a_store_that_flaps_for_an_hour_has_at_most_four_messages() {
-    // Seconds for which it is away, and for which it is back.
+    // Seconds for which it is unavailable, and for which it answers.
     for (away, back) in [
         (5, 5),
         (10, 20),
